@@ -14,7 +14,9 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use serde_json::Value;
 
-use crate::{cargo, environment, groups, network, output, peers, reality};
+use crate::{
+    accuracy, cargo, compile, environment, groups, network, output, peers, python, reality,
+};
 
 /// One program that measures.
 struct Bench {
@@ -56,13 +58,24 @@ const BENCHES: &[Bench] = &[
         command: &["bench", "-q", "-p", "quelea-net", "--bench", "detect", "--", "--json"],
     },
     Bench {
+        name: "stranger",
+        what: "a step of a run at whose port 1,000 strangers knock, against one without",
+        command: &["bench", "-q", "-p", "quelea-net", "--bench", "stranger", "--", "--json"],
+    },
+    Bench {
+        name: "page",
+        what: "step times with and without the page, its frames with 256 ranks, a million records",
+        command: &["bench", "-q", "-p", "quelea-cli", "--bench", "page", "--", "--json"],
+    },
+    Bench {
         name: "scale",
         what: "1,024 virtual workers × 200 steps, and how time grows",
         command: &["bench", "-q", "-p", "quelea-sim", "--bench", "scale", "--", "--json"],
     },
 ];
 
-/// Measures the stream encrypted and with its messages inspected, instead of against a bare socket.
+/// Measures the stream encrypted and with its messages inspected, instead of against a bare socket; and runs
+/// quelea's side of the comparison with peers over TLS.
 const TLS: &str = "--tls";
 const HANDOFF: &str = "handoff";
 const HANDOFF_WHAT: &str =
@@ -70,24 +83,41 @@ const HANDOFF_WHAT: &str =
 const REALITY: &str = "reality";
 const REALITY_WHAT: &str = "predicted against measured time per step, 4 hosts on shaped links";
 
+const EVENTS: &str = "events";
+const EVENTS_WHAT: &str = "events of algorithms in Python, against the same ones in Rust";
+
 type Measure = fn(&Path) -> Result<Vec<Value>>;
 /// Benches that run the whole program between shaped hosts: name, what they measure, and how.
 const SHAPED: [(&str, &str, Measure); 2] =
     [(REALITY, REALITY_WHAT, reality::measure), (groups::NAME, groups::WHAT, groups::measure)];
 
+type MeasureHere = fn() -> Result<Vec<Value>>;
+/// Benches of this module and others that need only this machine.
+const LOCAL: [(&str, &str, MeasureHere); 2] = [
+    (HANDOFF, HANDOFF_WHAT, || reality::handoffs(&reality::program()?)),
+    (compile::NAME, compile::WHAT, compile::measure),
+];
+
 /// Rows of a bench that runs the whole program.
 fn whole(name: &str, measure: Measure) -> Result<Vec<Value>> {
-    let mut rows = measure(&reality::program()?)?;
-    rows.iter_mut().for_each(|row| row["bench"] = Value::from(name));
-    Ok(rows)
+    Ok(named(name, measure(&reality::program()?)?))
+}
+
+/// Rows with the name of their bench.
+fn named(bench: &str, mut rows: Vec<Value>) -> Vec<Value> {
+    rows.iter_mut().for_each(|row| row["bench"] = Value::from(bench));
+    rows
 }
 
 /// Prints all benches.
 fn list() {
     BENCHES.iter().for_each(|bench| println!("{:8} {}", bench.name, bench.what));
     println!("{HANDOFF:8} {HANDOFF_WHAT}");
+    println!("{:8} {}", compile::NAME, compile::WHAT);
     println!("{REALITY:8} {REALITY_WHAT}");
     println!("{:8} {}", groups::NAME, groups::WHAT);
+    println!("{:8} {}", accuracy::NAME, accuracy::WHAT);
+    println!("{EVENTS:8} {EVENTS_WHAT}");
     println!("{:8} {}; parts: peers-{}", peers::NAME, peers::WHAT, peers::PARTS.join(", peers-"));
 }
 
@@ -108,7 +138,8 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     }
     let tls = flags.iter().any(|flag| *flag == TLS);
     for name in &names {
-        let known = [REALITY, HANDOFF, groups::NAME].contains(&name.as_str())
+        let known = [REALITY, HANDOFF, EVENTS, groups::NAME, accuracy::NAME, compile::NAME]
+            .contains(&name.as_str())
             || !peer_parts(&[name]).is_empty();
         if !known && !BENCHES.iter().any(|bench| bench.name == *name) {
             bail!("no benchmark `{name}`; `cargo xtask bench --list` shows all");
@@ -122,9 +153,11 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
             rows.extend(measure(bench, if is_encrypted { &[TLS] } else { &[] })?);
         }
     }
-    if names.is_empty() || names.iter().any(|name| *name == HANDOFF) {
-        println!("{HANDOFF}: {HANDOFF_WHAT} …");
-        rows.extend(whole(HANDOFF, reality::handoffs)?);
+    for (name, what, measure) in LOCAL {
+        if names.is_empty() || names.iter().any(|asked| *asked == name) {
+            println!("{name}: {what} …");
+            rows.extend(named(name, measure()?));
+        }
     }
     for (name, what, measure) in SHAPED {
         if names.is_empty() || names.iter().any(|asked| *asked == name) {
@@ -135,17 +168,26 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
             }
         }
     }
-    rows.extend(measure_peers(&names)?);
+    rows.extend(measure_events(&names)?);
+    rows.extend(measure_accuracy(&names)?);
+    let wire = if tls { peers::Wire::Tls } else { peers::Wire::Plain };
+    rows.extend(measure_peers(&names, wire)?);
     table(&rows);
     if keep {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask has a parent");
-        let file = root.join("docs/benchmarks.json");
-        let beside = file.with_extension("json.new");
-        let kept = serde_json::from_str(&fs::read_to_string(&file)?)?;
-        fs::write(&beside, serde_json::to_string_pretty(&renewed(kept, rows))? + "\n")?;
-        fs::rename(&beside, &file)?;
-        println!("\nkept in docs/benchmarks.json");
+        self::keep(rows)?;
     }
+    Ok(())
+}
+
+/// Renews these rows in `docs/benchmarks.json`.
+pub(crate) fn keep(rows: Vec<Value>) -> Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask has a parent");
+    let file = root.join("docs/benchmarks.json");
+    let beside = file.with_extension("json.new");
+    let kept = serde_json::from_str(&fs::read_to_string(&file)?)?;
+    fs::write(&beside, serde_json::to_string_pretty(&renewed(kept, rows))? + "\n")?;
+    fs::rename(&beside, &file)?;
+    println!("\nkept in docs/benchmarks.json");
     Ok(())
 }
 
@@ -164,7 +206,32 @@ fn peer_parts(names: &[&String]) -> Vec<&'static str> {
     peers::PARTS.into_iter().filter(|part| all || named(part)).collect()
 }
 
-fn measure_peers(names: &[&String]) -> Result<Vec<Value>> {
+fn measure_events(names: &[&String]) -> Result<Vec<Value>> {
+    if !names.is_empty() && !names.iter().any(|name| *name == EVENTS) {
+        return Ok(Vec::new());
+    }
+    println!("{EVENTS}: {EVENTS_WHAT} …");
+    if names.is_empty() && environment::found().is_none() {
+        println!("  left out: needs --torch");
+        return Ok(Vec::new());
+    }
+    let mut rows = python::event_times()?;
+    rows.iter_mut().for_each(|row| row["bench"] = Value::from(EVENTS));
+    Ok(rows)
+}
+
+/// Takes a quarter of an hour and data: only if it is named.
+fn measure_accuracy(names: &[&String]) -> Result<Vec<Value>> {
+    if !names.iter().any(|name| *name == accuracy::NAME) {
+        return Ok(Vec::new());
+    }
+    println!("{}: {} …", accuracy::NAME, accuracy::WHAT);
+    let mut rows = accuracy::measure()?;
+    rows.iter_mut().for_each(|row| row["bench"] = Value::from(accuracy::NAME));
+    Ok(rows)
+}
+
+fn measure_peers(names: &[&String], wire: peers::Wire) -> Result<Vec<Value>> {
     let parts = peer_parts(names);
     if parts.is_empty() {
         return Ok(Vec::new());
@@ -179,7 +246,7 @@ fn measure_peers(names: &[&String]) -> Result<Vec<Value>> {
         println!("  left out: {why}");
         return Ok(Vec::new());
     }
-    let mut rows = peers::measure(&parts)?;
+    let mut rows = peers::measure(&parts, wire)?;
     rows.iter_mut().for_each(|row| row["bench"] = Value::from(peers::NAME));
     Ok(rows)
 }
@@ -204,7 +271,8 @@ fn measure(bench: &Bench, more: &[&str]) -> Result<Vec<Value>> {
     Ok(rows)
 }
 
-fn table(rows: &[Value]) {
+/// Prints rows as a table.
+pub(crate) fn table(rows: &[Value]) {
     let name = |row: &Value| row["name"].as_str().unwrap_or_default().to_string();
     let width = rows.iter().map(|row| name(row).chars().count()).max().unwrap_or(0).max(34);
     println!("\n{:8} {:width$} {:>9} {:>9}  details", "bench", "what", "ratio", "goal");

@@ -1,5 +1,8 @@
 //! `cargo xtask chaos`: small random runs of every algorithm in the virtual cluster, with random faults, and
 //! what must hold in them whatever goes wrong. A seed that fails is printed with the command that repeats it.
+//! With `--real`, processes of real runs are killed instead.
+
+mod real;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
@@ -20,6 +23,10 @@ struct SeedRange {
 }
 
 pub(crate) fn run(words: &[String]) -> Result<()> {
+    if let Some(("--real", rest)) = words.split_first().map(|(first, rest)| (first.as_str(), rest))
+    {
+        return real::run(rest);
+    }
     let seeds = seeds(words)?;
     let begun = Instant::now();
     let mut failures = Vec::new();

@@ -2,9 +2,11 @@
 
 mod capabilities;
 mod facts;
+mod failures;
 mod knobs;
 mod lists;
 mod readme;
+mod typed;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -16,17 +18,19 @@ use quelea_core::codec::CODECS;
 use quelea_core::options::{OptionKind, Options};
 use quelea_core::properties::{Budget, DeployedFrom, TopologyRequirement};
 
-use crate::{cargo, execute, papers};
+use crate::{cargo, execute, licences, papers};
 
 pub(crate) fn run() -> Result<()> {
     write(&algorithms_file(), &algorithms())?;
     let python = page_file("python.md");
     write(&python, &capabilities::renewed(&fs::read_to_string(&python)?)?)?;
-    for (name, mark, table) in [facts::TABLE, knobs::TABLE] {
+    for (name, mark, table) in [facts::TABLE, failures::TABLE, knobs::TABLE] {
         let file = page_file(name);
         write(&file, &with_table(&fs::read_to_string(&file)?, mark, &table())?)?;
     }
     write(&page_file("papers.md"), &papers::page())?;
+    write(&typed::file(), &typed::renewed()?)?;
+    write(&page_file("licences.md"), &licences::page()?)?;
     let kept = readme::Kept::parse(&fs::read_to_string(page_file("benchmarks.json"))?)?;
     write(&page_file("images/straggler.svg"), &readme::straggler_svg(&kept)?)?;
     let file = root().join("README.md");
@@ -200,7 +204,7 @@ mod tests {
 
     #[test]
     fn the_tables_inside_pages_are_those_of_the_code() {
-        for (name, mark, table) in [facts::TABLE, knobs::TABLE] {
+        for (name, mark, table) in [facts::TABLE, failures::TABLE, knobs::TABLE] {
             let page = fs::read_to_string(page_file(name)).expect("the page is there");
             let renewed = with_table(&page, mark, &table()).expect("the page has its marks");
             assert!(page == renewed, "docs/{name} is out of date: run `cargo xtask docs`");

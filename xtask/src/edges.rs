@@ -99,13 +99,13 @@ const RULES: &[EdgeRule] = &[
         may_know: &[
             "quelea-core",
             "quelea-data",
-            "quelea-engine",
             "quelea-record",
             "quelea-wire",
             "quelea-control",
             "quelea-sim",
             "quelea-net",
             "quelea-run",
+            "quelea-plan",
             "quelea-plot",
         ],
         never: EDGE,
@@ -155,8 +155,13 @@ const RULES: &[EdgeRule] = &[
             "quelea-engine",
             "quelea-plot",
             "quelea-run",
+            // The package has the command too.
+            "quelea-page",
+            "quelea-papers",
+            "quelea-plan",
+            "quelea-cli",
         ],
-        never: &["clap", "anyhow", "indicatif", "axum"],
+        never: &[],
     },
 ];
 

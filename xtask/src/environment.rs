@@ -38,6 +38,25 @@ pub(crate) fn refusal() -> Option<String> {
     venv.is_err().then(|| "Python's venv is not here; install the package python3-venv".into())
 }
 
+/// The minor version of the oldest Python that the package supports.
+pub(crate) fn oldest_minor() -> u32 {
+    minor(OLDEST)
+}
+
+/// Makes an empty environment of this interpreter in a folder, unless it is there and complete.
+pub(crate) fn make(interpreter: &Path, folder: &Path) -> Result<()> {
+    let _lock = lock()?;
+    let note = folder.join(NOTE);
+    if note.exists() && folder.join("bin/python").exists() {
+        return Ok(());
+    }
+    if folder.exists() {
+        fs::remove_dir_all(folder)?;
+    }
+    execute(Command::new(interpreter).args(["-m", "venv"]).arg(folder))?;
+    Ok(fs::write(note, "")?)
+}
+
 /// `3.11` → 11; the next Python 3 is never a Python 2.
 fn minor(version: &str) -> u32 {
     let minor = version.trim().strip_prefix("3.").and_then(|minor| minor.parse().ok());
@@ -119,6 +138,14 @@ const TENSORBOARD: &[&str] = &["tensorboard", "protobuf", "absl-py", "packaging"
 pub(crate) fn tensorboard(python: PathBuf) -> Result<TensorboardReader> {
     let path = provide_beside(&python, TENSORBOARD)?;
     Ok(TensorboardReader { python, path })
+}
+
+/// What loads records into tables, beside an environment that has NumPy.
+const PANDAS: &[&str] = &["pandas", "python-dateutil", "six"];
+
+/// Provides pandas beside the environment of this interpreter: what goes into the path.
+pub(crate) fn pandas(python: &Path) -> Result<PathBuf> {
+    provide_beside(python, PANDAS)
 }
 
 /// Installs; if this process is killed meanwhile, the installer holds the lock until it has ended.

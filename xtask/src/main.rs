@@ -1,19 +1,30 @@
 //! The project's own commands: `cargo xtask test`, `cargo xtask bench`, `cargo xtask docs`.
 
+mod accuracy;
 mod bench;
+mod book;
 mod chaos;
+mod compile;
 mod docs;
 mod edges;
 mod environment;
+mod fuzz;
 mod groups;
+mod guests;
+mod licences;
+mod links;
+mod markdown;
 mod network;
 mod papers;
 mod peers;
 mod python;
 mod reality;
 mod rules;
+mod sanitize;
 mod test;
 mod tidy;
+mod tutorials;
+mod wheel;
 
 use std::process::{Command, ExitCode};
 
@@ -27,13 +38,23 @@ usage: cargo xtask COMMAND
   test          everything that must hold: format, tidy, rules, dependency edges, clippy, docs,
                 tests, the Python package's too
   test --quick  without clippy, docs and Python, for working
-  rules [NAME…] only the rules over the text of the sources: types, names, lengths, tuples, old-name
+  rules [NAME…] only the rules over the text of the sources: types, names, lengths, tuples,
+                old-name, packages, licences
   bench         whole-program ratios, us and the peer or the physical limit in one run
   bench NAME…   only these (see `bench --list`)
   bench --keep  also renew these numbers in docs/benchmarks.json
   chaos         300 random runs with random faults in the virtual cluster; --seeds N --from S, --seed S
+  chaos --real  kill processes of real runs, eight algorithms; --kills K --mean-seconds S --seed N
+                --algorithms A,B
+  fuzz          10^7 inputs to everything that reads bytes of others; --target, --inputs, --seed, --list
+  sanitize      the tests of unsafe code under AddressSanitizer, ThreadSanitizer or valgrind; NAME…
   python        the Python package's tests, with PyTorch; further words go to pytest
+  wheel         the Python package as a file that pip installs, in target/wheels; --portable links it
+                for older versions of the C library
   docs          make the pages of the manual that come from the tables
+  book          make a book of the pages, with mdBook (installed once, outside the repository)
+  guests        build, test and measure the crates for Burn and candle; --keep as for bench
+  tutorials     run what the tutorials and the README print; further words choose pages
   matrix        train with every algorithm, optimizer and codec; writes docs/convergence.md
   matrix NAME…  measure these algorithms only, and keep the other lines
 ";
@@ -45,8 +66,14 @@ fn main() -> ExitCode {
         Some("rules") => rules::run(&words[1..]),
         Some("bench") => bench::run(&words[1..]),
         Some("chaos") => chaos::run(&words[1..]),
+        Some("fuzz") => fuzz::run(&words[1..]),
+        Some("sanitize") => sanitize::run(&words[1..]),
         Some("python") => python::run(&words[1..]),
+        Some("wheel") => wheel::run(&words[1..]),
         Some("docs") => docs::run(),
+        Some("book") => book::run(&words[1..]),
+        Some("guests") => guests::run(&words[1..]),
+        Some("tutorials") => tutorials::run(&words[1..]),
         Some("matrix") => docs::matrix(&words[1..]),
         None | Some("help" | "--help" | "-h") => {
             print!("{HELP}");

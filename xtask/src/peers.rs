@@ -29,11 +29,33 @@ const HOSTS: usize = 4;
 const PORT: u16 = 29_470;
 const COMPUTE_MS: f64 = 300.0;
 /// How long the processes of one scene may take in all.
-const LIMIT: Duration = Duration::from_secs(420);
+pub(crate) const LIMIT: Duration = Duration::from_secs(420);
+
+/// How the connections of quelea's processes are made; gloo's are always plain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wire {
+    Plain,
+    Tls,
+}
+
+impl Wire {
+    /// What a process is told of it. The secret of a benchmark need not be one.
+    fn variable(self) -> (&'static str, &'static str) {
+        match self {
+            Wire::Plain => ("QUELEA_INSECURE", "1"),
+            Wire::Tls => ("QUELEA_SECRET", "a-secret-of-a-benchmark-that-everybody-may-know"),
+        }
+    }
+
+    /// What the name of a row says of it.
+    fn suffix(self) -> &'static str {
+        if self == Wire::Tls { ", TLS" } else { "" }
+    }
+}
 
 /// Measures the parts that are asked for; a row for each ratio.
-pub(crate) fn measure(parts: &[&str]) -> Result<Vec<Value>> {
-    let tools = Tools::provide()?;
+pub(crate) fn measure(parts: &[&str], wire: Wire) -> Result<Vec<Value>> {
+    let tools = Tools { wire, ..Tools::provide("peers.py")? };
     let mut rows = Vec::new();
     for part in PARTS.iter().filter(|part| parts.contains(part)) {
         let of_part = match *part {
@@ -55,15 +77,17 @@ pub(crate) fn measure(parts: &[&str]) -> Result<Vec<Value>> {
 }
 
 /// What every process needs.
-struct Tools {
+pub(crate) struct Tools {
     python: PathBuf,
     /// For `PYTHONPATH`.
     path: std::ffi::OsString,
     script: PathBuf,
+    wire: Wire,
 }
 
 impl Tools {
-    fn provide() -> Result<Tools> {
+    /// With a script of the binding's benches.
+    pub(crate) fn provide(script: &str) -> Result<Tools> {
         let python = environment::provide()?;
         let peer = environment::provide_beside(&python, &PACKAGES)?;
         let own = match std::env::var_os("QUELEA_PY") {
@@ -71,8 +95,8 @@ impl Tools {
             None => python::release()?,
         };
         let path = std::env::join_paths([own, peer])?;
-        let script = python::root().join("crates/quelea-py/benches/peers.py");
-        Ok(Tools { python, path, script })
+        let script = python::root().join("crates/quelea-py/benches").join(script);
+        Ok(Tools { python, path, script, wire: Wire::Plain })
     }
 
     /// A process: `prefix` may put it on another host.
@@ -80,6 +104,8 @@ impl Tools {
         prefix.arg("-u").arg(&self.script).arg(plan.to_string());
         prefix.env("PYTHONPATH", &self.path).env("PYTHONDONTWRITEBYTECODE", "1");
         prefix.env("CUDA_VISIBLE_DEVICES", "");
+        let (name, value) = self.wire.variable();
+        prefix.env_remove("QUELEA_SECRET").env_remove("QUELEA_INSECURE").env(name, value);
         prefix
     }
 }
@@ -123,7 +149,8 @@ fn loopback(tools: &Tools) -> Result<Vec<Value>> {
         let lines = run(tools, Place::Here(processes), 5, &turns)?;
         for (compute_ms, what) in [(0.0, "no compute"), (COMPUTE_MS, "300 ms compute")] {
             let series = |name: &str| lines.of(name, 1, |line| line["compute_ms"] == compute_ms);
-            let place = format!("loopback, {processes} processes, {what}");
+            let wire = tools.wire.suffix();
+            let place = format!("loopback, {processes} processes, {what}{wire}");
             rows.extend(against_peers(&place, Some(1.0), series));
         }
     }
@@ -150,7 +177,7 @@ fn shaped(tools: &Tools, rate: u32) -> Result<Vec<Value>> {
     }
     let lines = run(tools, Place::Hosts(rate), rounds, &turns)?;
     let series = |name: &str| lines.of(name, 1, |_| true);
-    let place = format!("{rate} Mbit/s");
+    let place = format!("{rate} Mbit/s{}", tools.wire.suffix());
     let mut rows = against_peers(&place, Some(1.0), series);
     if fast {
         for (name, goal) in [("gossip", Some(1.05)), ("aladdin", Some(1.05)), ("ad-psgd", None)] {
@@ -177,7 +204,7 @@ fn slow(tools: &Tools) -> Result<Vec<Value>> {
     let lines = run(tools, Place::Hosts(1000), 3, &turns)?;
     let mut rows = Vec::new();
     for slow in [2, 10] {
-        let place = format!("one host {slow} times slower");
+        let place = format!("one host {slow} times slower{}", tools.wire.suffix());
         let others = |line: &Value| line["rank"].as_u64() != Some(HOSTS as u64 - 1);
         for name in FREE {
             let what = format!("{name} to undisturbed, {place}");
@@ -191,7 +218,7 @@ fn slow(tools: &Tools) -> Result<Vec<Value>> {
 }
 
 /// Where the ranks are.
-enum Place {
+pub(crate) enum Place {
     /// So many processes on this machine.
     Here(usize),
     /// One on each host, with links of so many megabits per second.
@@ -202,7 +229,12 @@ fn run(tools: &Tools, place: Place, rounds: u32, turns: &[PeerTurn]) -> Result<J
     let turns: Vec<Value> = turns.iter().map(PeerTurn::to_json).collect();
     let limit = LIMIT.as_secs();
     let plan = json!({ "kind": "peers", "limit_seconds": limit, "rounds": rounds, "turns": turns });
-    let (world, network) = match place {
+    Ok(JsonLines(run_plan(tools, &place, &plan)?))
+}
+
+/// Runs the script with this plan at every rank; the lines that the ranks printed.
+pub(crate) fn run_plan(tools: &Tools, place: &Place, plan: &Value) -> Result<Vec<Value>> {
+    let (world, network) = match *place {
         Place::Here(processes) => (processes, None),
         Place::Hosts(rate) => (HOSTS, Some(ShapedNetwork::new(HOSTS, rate)?)),
     };
@@ -220,7 +252,7 @@ fn run(tools: &Tools, place: Place, rounds: u32, turns: &[PeerTurn]) -> Result<J
                 (inside, "eth0", (0, 1))
             }
         };
-        let mut process = tools.process(prefix, &plan);
+        let mut process = tools.process(prefix, plan);
         process.env("RANK", rank.to_string()).env("WORLD_SIZE", world.to_string());
         process.env("LOCAL_RANK", local.0.to_string());
         process.env("LOCAL_WORLD_SIZE", local.1.to_string());
@@ -228,7 +260,7 @@ fn run(tools: &Tools, place: Place, rounds: u32, turns: &[PeerTurn]) -> Result<J
         process.env("GLOO_SOCKET_IFNAME", device).env("OMP_NUM_THREADS", "1");
         processes.push(process);
     }
-    Ok(JsonLines(finish(processes)?))
+    finish(processes)
 }
 
 /// A port that is free, and the next one too: quelea meets there.
@@ -314,7 +346,7 @@ fn row(name: &str, goal: Option<f64>, ours: &[f64], theirs: &[f64]) -> Value {
     row
 }
 
-fn median(values: &[f64]) -> Option<f64> {
+pub(crate) fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let middle = sorted.len() / 2;

@@ -5,20 +5,22 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use serde_json::Value;
 
 use crate::{cargo, environment, execute, output};
 
 /// Builds the module, lays the package beside the build, runs pytest with `words`.
 pub(crate) fn run(words: &[String]) -> Result<()> {
     let python = environment::provide()?;
-    execute(cargo().args(["build", "-p", "quelea-py"]))?;
+    // Scripts are also launched by the command line.
+    execute(cargo().args(["build", "-p", "quelea-py", "-p", "quelea-cli"]))?;
     test(&python, words)
 }
 
 /// As part of the whole test command, which has built all tests before. With them, the module is
 /// built of the same parts; by itself it would be built of its own, with fewer features.
 pub(crate) fn run_with_all(python: &Path) -> Result<()> {
-    execute(cargo().args(["build", "--workspace", "--lib", "--tests", "-q"]))?;
+    execute(cargo().args(["build", "--workspace", "--lib", "--bins", "--tests", "-q"]))?;
     test(python, &[])
 }
 
@@ -28,6 +30,13 @@ fn test(python: &Path, words: &[String]) -> Result<()> {
     pytest.args(["-m", "pytest", "-q", "-p", "no:cacheprovider"]).args(words);
     pytest.current_dir(root().join("crates/quelea-py"));
     pytest.env("PYTHONPATH", package).env("PYTHONDONTWRITEBYTECODE", "1");
+    pytest.env("QUELEA_PROGRAM", target_folder()?.join("debug/quelea"));
+    match environment::pandas(python) {
+        Ok(path) => {
+            pytest.env("QUELEA_PANDAS_PATH", path);
+        }
+        Err(problem) => println!("skipped: records in pandas ({problem:#})"),
+    }
     // Several processes share the cores.
     pytest.env("OMP_NUM_THREADS", "1");
     execute(&mut pytest)
@@ -39,12 +48,21 @@ pub(crate) fn release() -> Result<PathBuf> {
     lay_out("release")
 }
 
+/// How long events of algorithms in Python take, against those in Rust: rows of the benchmark.
+pub(crate) fn event_times() -> Result<Vec<Value>> {
+    let python = environment::provide()?;
+    let mut script = Command::new(python);
+    script.arg(root().join("crates/quelea-py/benches/events.py"));
+    let printed = output(script.env("PYTHONPATH", release()?).env("OMP_NUM_THREADS", "1"))?;
+    printed.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
+}
+
 pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask has a parent")
 }
 
 /// Where cargo builds.
-fn target_folder() -> Result<PathBuf> {
+pub(crate) fn target_folder() -> Result<PathBuf> {
     let said = output(cargo().args(["metadata", "--no-deps", "--format-version", "1"]))?;
     let after =
         said.split("\"target_directory\":\"").nth(1).and_then(|rest| rest.split('"').next());
@@ -52,7 +70,7 @@ fn target_folder() -> Result<PathBuf> {
 }
 
 /// Puts the package's files and the built module into one folder; returns what goes into the path.
-fn lay_out(profile: &str) -> Result<PathBuf> {
+pub(crate) fn lay_out(profile: &str) -> Result<PathBuf> {
     let target = target_folder()?;
     let module = target.join(profile).join(module_file()?);
     let path = target.join("python").join(profile);

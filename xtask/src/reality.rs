@@ -21,6 +21,8 @@ const RATES: [u32; 2] = [1000, 100];
 pub(crate) const WORKER_HOSTS: usize = 4;
 pub(crate) const HOSTS: usize = WORKER_HOSTS + 1;
 const STEPS: u64 = 12;
+/// Names the folder of Fashion-MNIST, if it does not lie where `quelea data get` puts it.
+pub(crate) const DATA_FOLDER: &str = "QUELEA_FASHION";
 const PORT: u16 = 29_470;
 /// 25 MB.
 const DIMENSIONS: usize = 6_250_000;
@@ -146,20 +148,19 @@ fn network_overlap(network: &ShapedNetwork, quelea: &Path, link: &Link) -> Resul
     }))
 }
 
-/// A run of the network; its data lie where `quelea data get` puts them, or in the folder that
-/// `QUELEA_FASHION` names.
+/// A run of the network.
 fn network_settings() -> Vec<String> {
     let mut settings: Vec<String> = [
         "algorithm.name=allreduce",
         "steps=12",
         "evaluations=0",
         "task.name=fashion-cnn",
-        "batch=128",
+        "task.batch=128",
         "optimizer.lr=0.01",
     ]
     .map(String::from)
     .into();
-    if let Ok(folder) = std::env::var("QUELEA_FASHION") {
+    if let Ok(folder) = std::env::var(DATA_FOLDER) {
         settings.push(format!("task.data={folder}"));
     }
     settings
@@ -351,7 +352,11 @@ impl ShapedNetwork {
         for rank in 0..workers.count() {
             let mut join = self.inside(rank / workers.per_host);
             join.arg(quelea).args(["join", &place, "--wait", "60", "-q", "--insecure", "--rank"]);
-            joined.push(Kept(join.arg(rank.to_string()).spawn()?));
+            join.arg(rank.to_string());
+            if let Ok(folder) = std::env::var(DATA_FOLDER) {
+                join.args(["--data", &folder]);
+            }
+            joined.push(Kept(join.spawn()?));
         }
         let printed = command.finish()?;
         for worker in joined {

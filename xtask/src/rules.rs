@@ -7,11 +7,14 @@
 //! | [`lengths`] | files and functions stay short |
 //! | [`tuples`] | no parameter is a tuple of unrelated things |
 //! | [`old_name`] | the project's old name stands only where history is told |
+//! | [`packages`] | crates have what a registry asks for |
+//! | [`crate::licences`] | every dependency is under a licence that `deny.toml` allows |
 //! | [`rust`], [`python`] | sources as tokens |
 
 mod lengths;
 mod names;
 mod old_name;
+mod packages;
 mod python;
 mod rust;
 mod tuples;
@@ -23,7 +26,7 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use crate::output;
+use crate::{licences, output};
 
 /// One source file.
 pub(crate) struct SourceFile {
@@ -62,7 +65,8 @@ const RULES: &[(&str, Check)] = &[
 
 /// `cargo xtask rules [NAME…]`.
 pub(crate) fn run(words: &[String]) -> Result<()> {
-    let known: Vec<&str> = RULES.iter().map(|(name, _)| *name).chain(["old-name"]).collect();
+    let known: Vec<&str> =
+        RULES.iter().map(|(name, _)| *name).chain(["old-name", "packages", "licences"]).collect();
     if let Some(unknown) = words.iter().find(|word| !known.contains(&word.as_str())) {
         bail!("`{unknown}` is not a rule; there are {}", known.join(", "));
     }
@@ -71,20 +75,20 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     let files = sources(&root)?;
     let mut wrong = Vec::new();
     for (name, check) in RULES.iter().filter(|(name, _)| is_chosen(name)) {
-        let found = check(&files);
-        println!(
-            "{name}: {}",
-            if found.is_empty() { "good".into() } else { found.len().to_string() }
-        );
-        wrong.extend(found.iter().map(|problem| format!("{name}: {problem}")));
+        report(name, &check(&files), &mut wrong);
     }
+    let mut others = Vec::new();
     if is_chosen("old-name") {
-        let found = old_name::check(&root, &tracked(&root)?)?;
-        println!(
-            "old-name: {}",
-            if found.is_empty() { "good".into() } else { found.len().to_string() }
-        );
-        wrong.extend(found.iter().map(|problem| format!("old-name: {problem}")));
+        others.push(("old-name", old_name::check(&root, &tracked(&root)?)?));
+    }
+    if is_chosen("packages") {
+        others.push(("packages", packages::check()?));
+    }
+    if is_chosen("licences") {
+        others.push(("licences", licences::check()?));
+    }
+    for (name, found) in others {
+        report(name, &found, &mut wrong);
     }
     if !wrong.is_empty() {
         bail!("{} problems:\n  {}", wrong.len(), wrong.join("\n  "));
@@ -92,13 +96,19 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     Ok(())
 }
 
+/// Says what a rule has found, and adds it to what is wrong.
+fn report(name: &str, found: &[String], wrong: &mut Vec<String>) {
+    println!("{name}: {}", if found.is_empty() { "good".into() } else { found.len().to_string() });
+    wrong.extend(found.iter().map(|problem| format!("{name}: {problem}")));
+}
+
 /// The repository.
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask has a parent").to_path_buf()
 }
 
 /// All files that belong to the repository: not what is built or ignored.
-fn tracked(root: &Path) -> Result<Vec<String>> {
+pub(crate) fn tracked(root: &Path) -> Result<Vec<String>> {
     let list = ["ls-files", "--cached", "--others", "--exclude-standard"];
     let files = output(Command::new("git").current_dir(root).args(list))?;
     let exists = |path: &&str| root.join(path).is_file();

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Error, Result, bail};
 
-use crate::{cargo, edges, environment, execute, exists, python, rules, tidy};
+use crate::{cargo, edges, environment, execute, exists, python, rules, tidy, tutorials, wheel};
 
 pub(crate) fn run(words: &[String]) -> Result<()> {
     let quick = match words {
@@ -17,6 +17,7 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     tidy::check()?;
     rules::run(&[])?;
     edges::check()?;
+    execute(&mut packages())?;
     if !quick {
         execute(cargo().args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
         let docs = ["doc", "--workspace", "--no-deps", "--document-private-items"];
@@ -45,12 +46,18 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     execute(&mut tests)?;
     execute(cargo().args(["test", "--workspace", "--doc", "--quiet"]))?;
     if quick {
-        println!("left out by --quick: clippy, docs, the Python package's tests");
+        println!(
+            "left out by --quick: clippy, docs, the Python package's tests, its wheel, the tutorials"
+        );
     } else {
-        match python {
-            Ok(python) => python::run_with_all(&python)?,
+        match &python {
+            Ok(python) => {
+                python::run_with_all(python)?;
+                wheel::test(python)?;
+            }
             Err(why) => skipped.push(format!("the Python package's tests ({why})")),
         }
+        tutorials::follow(python.as_deref().ok(), &[])?;
     }
     skipped.iter().for_each(|skipped| println!("skipped: {skipped}"));
     if !skipped.is_empty() && std::env::var_os("CI").is_some() {
@@ -58,6 +65,24 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     }
     println!("\nall good{}", if skipped.is_empty() { "" } else { ", but for what was skipped" });
     Ok(())
+}
+
+/// Packs every crate that can be published, without building it again.
+fn packages() -> Command {
+    let mut package = cargo();
+    package.args([
+        "package",
+        "--workspace",
+        "--no-verify",
+        "--allow-dirty",
+        "--offline",
+        "--quiet",
+    ]);
+    // What is not published may depend on what is not.
+    for unpublished in ["xtask", "conformance", "quelea-py"] {
+        package.args(["--exclude", unpublished]);
+    }
+    package
 }
 
 /// The interpreter of the Python environment, which is made if need be, or why there is none.

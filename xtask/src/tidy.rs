@@ -8,7 +8,8 @@ use anyhow::{Result, bail};
 pub(crate) fn check() -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask has a parent");
     let mut files = Vec::new();
-    for folder in ["crates", "xtask", "tests"] {
+    for folder in ["crates", "fuzz", "guests/quelea-burn", "guests/quelea-candle", "xtask", "tests"]
+    {
         collect(&root.join(folder), &mut files)?;
     }
     files.sort();

@@ -1,5 +1,6 @@
 //! The table of commands. One file each.
 
+mod chaos;
 mod compare;
 mod completions;
 mod data;
@@ -47,6 +48,7 @@ pub const COMMANDS: &[CommandSpec] = &[
     serve::COMMAND,
     join::COMMAND,
     token::COMMAND,
+    chaos::COMMAND,
     launch::COMMAND,
     completions::COMMAND,
     man::COMMAND,

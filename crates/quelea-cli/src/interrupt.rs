@@ -1,8 +1,9 @@
 //! Ctrl-C, and being asked to stop: the run is saved, and nothing half-written stays.
 
+use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use quelea_run::execute::ask_to_stop;
+use quelea_run::execute::{EndingRun, ask_to_leave, ask_to_stop};
 
 use crate::request::INTERRUPTED;
 use crate::text::mention;
@@ -17,7 +18,8 @@ pub fn follow() {
 }
 
 /// From now on, Ctrl-C and a request to stop let a run save its state and end. A second one, or
-/// one without a run, takes away what was begun and ends the process at once.
+/// one without a run, takes away what was begun and ends the process at once; not before the model
+/// of a run that has come to its end is written.
 pub fn install() {
     let stop = || {
         if FOLLOWS.load(Ordering::Relaxed) {
@@ -26,9 +28,17 @@ pub fn install() {
         if ask_to_stop() {
             return mention("\nquelea: interrupted; saving the run (again to end at once)");
         }
+        let told = match ask_to_leave() {
+            EndingRun::WritesModel | EndingRun::LeavesAfterModel => {
+                return mention("\nquelea: the run has ended; its model is being written first");
+            }
+            EndingRun::HasModel(model) => format!("its model is in {}", model.display()),
+            EndingRun::None => "what was not saved is lost".to_string(),
+        };
         quelea_run::files::directory::abandon_drafts();
-        mention("\nquelea: ended at once; what was not saved is lost");
+        mention(&format!("\nquelea: ended at once; {told}"));
         std::process::exit(i32::from(INTERRUPTED));
     };
-    ctrlc::set_handler(stop).expect("handlers are installed once, at the start");
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(|| ctrlc::set_handler(stop).expect("nobody else sets handlers"));
 }

@@ -13,6 +13,8 @@
 //! }
 //! ```
 //!
+//! [`call`] runs it with given words.
+//!
 //! Exit status: 0 done, 1 the run failed, 2 the request was wrong, 130 interrupted.
 
 mod commands;
@@ -25,17 +27,47 @@ mod request;
 mod session;
 mod text;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use quelea_core::registry::Registry;
+use quelea_run::drive;
 
 /// Runs the command that this process was started with, over the entries of a registry.
 ///
 /// `train --processes` starts workers as copies of the running program, so that it must be what
 /// `main` returns.
 pub fn main(registry: &Registry) -> ExitCode {
+    let words = std::env::args_os().skip(1).collect();
+    ExitCode::from(call(registry, Call { program: Vec::new(), words }))
+}
+
+/// One call of the command.
+#[derive(Clone, Debug, Default)]
+pub struct Call {
+    /// What starts this program again, where that is not its executable: an interpreter and a script.
+    pub program: Vec<OsString>,
+    /// What follows the name of the command.
+    pub words: Vec<OsString>,
+}
+
+/// Runs the command with these words; its exit status.
+///
+/// For programs that are no executable of their own, such as a module of Python; others have
+/// [`main`]. A process may call it several times, one after another.
+///
+/// ```
+/// use quelea_cli::Call;
+/// use quelea_core::registry::Registry;
+///
+/// let words = ["list", "codecs"].map(Into::into).to_vec();
+/// assert_eq!(quelea_cli::call(&Registry::builtin(), Call { words, ..Call::default() }), 0);
+/// ```
+pub fn call(registry: &Registry, call: Call) -> u8 {
     interrupt::install();
-    let ended = match commands::parser().try_get_matches_from(request::words(std::env::args_os())) {
+    drive::started_by(call.program);
+    let words = std::iter::once("quelea".into()).chain(call.words);
+    let ended = match commands::parser().try_get_matches_from(request::words(words)) {
         Ok(matches) => commands::run(registry, &matches),
         // Help and version come this way too, with status 0.
         Err(message) if !message.use_stderr() => {
@@ -44,7 +76,7 @@ pub fn main(registry: &Registry) -> ExitCode {
         }
         Err(message) => {
             let _ = message.print();
-            return ExitCode::from(message.exit_code() as u8);
+            return message.exit_code() as u8;
         }
     };
     let said = |()| match text::unsaid() {
@@ -52,10 +84,10 @@ pub fn main(registry: &Registry) -> ExitCode {
         None => Ok(()),
     };
     match ended.and_then(said) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => 0,
         Err(error) => {
             text::complain(&error);
-            ExitCode::from(request::status(&error))
+            request::status(&error)
         }
     }
 }

@@ -2,21 +2,18 @@
 //! also go to `records.jsonl`.
 
 use std::fs::File;
-use std::io::{BufWriter, Read};
+use std::io::BufWriter;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use quelea_page::advice::{Adviser, PlanForecast};
 use quelea_page::description::RunDescription;
 use quelea_page::folder;
+use quelea_page::forecaster::{self, GradientTimes};
 use quelea_page::log::{LogClock, RunControls, RunLog};
 use quelea_page::server::{PageServer, PageSource};
 use quelea_page::tensorboard::TensorboardWriter;
-use quelea_plan::Advice;
-use quelea_plan::scenario::Scenario;
 use quelea_record::Record;
-use quelea_run::config::{Config, source};
 use quelea_run::drive;
 use quelea_run::error::RunError;
 use quelea_run::execute::{self, Finished};
@@ -120,7 +117,11 @@ impl LivePage {
         let description = RunDescription::of(prepared, &folder::name(directory));
         let mut log =
             RunLog::live(description, clock).with_controls(Box::new(SessionControls { kind }));
-        if let Some(adviser) = adviser(prepared, kind) {
+        let times = match kind {
+            DriverKind::Virtual => GradientTimes::Configured,
+            _ => GradientTimes::Measured,
+        };
+        if let Some(adviser) = forecaster::of_prepared(prepared, times) {
             log = log.with_adviser(adviser);
         }
         let log = Arc::new(log);
@@ -128,53 +129,6 @@ impl LivePage {
         Ok(LivePage { log, server })
     }
 }
-
-/// What `plan` says of this run once it is known how long a gradient takes.
-fn adviser(prepared: &PreparedRun, kind: DriverKind) -> Option<Adviser> {
-    Some(of_scenario(Scenario::of(prepared).ok()?, kind == DriverKind::Virtual))
-}
-
-/// The same for a run that has ended. Its model's size is all that its task is needed for.
-pub fn recorded_adviser(run: &Path) -> Option<Adviser> {
-    let mut summary = folder::summary(run).ok()??;
-    let is_virtual = summary["clock"] == "virtual";
-    let table = serde_json::from_value(summary["config"].take()).ok()?;
-    let any_task = source::setting("task.name=quadratic").ok()?;
-    let config = Config::read(table, &[any_task], None).ok()?;
-    let scenario = Scenario::new(config, Some(model_elements(run)?)).ok()?;
-    Some(of_scenario(scenario, is_virtual))
-}
-
-/// Asks for a scenario. In the virtual cluster the configuration says how long a gradient takes.
-fn of_scenario(scenario: Scenario, is_virtual: bool) -> Adviser {
-    Box::new(move |compute| {
-        let mut scenario = scenario.clone();
-        if !is_virtual {
-            scenario.compute = compute;
-        }
-        let forecast = Advice::forecast(scenario)?;
-        Some(PlanForecast {
-            step_seconds: forecast.own_step_seconds,
-            best: forecast.best,
-            best_step_seconds: forecast.best_step_seconds,
-            verdict: forecast.verdict,
-        })
-    })
-}
-
-/// Elements of the model that a run ended with, from the head of its file.
-fn model_elements(run: &Path) -> Option<f64> {
-    let mut file = File::open(run.join("final.safetensors")).ok()?;
-    let mut length = [0; 8];
-    file.read_exact(&mut length).ok()?;
-    let mut head = Vec::new();
-    file.take(u64::from_le_bytes(length).min(HEAD_MAX)).read_to_end(&mut head).ok()?;
-    let head: serde_json::Value = serde_json::from_slice(&head).ok()?;
-    head["model"]["shape"][0].as_f64()
-}
-
-/// The longest head of a file of tensors that is read.
-const HEAD_MAX: u64 = 64 << 20;
 
 /// What the buttons of the page do.
 struct SessionControls {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use quelea_record::{Record, RecordKind};
 
-use crate::text::{mention, number, seconds, whole};
+use crate::text::{keep_above, mention, number, seconds, whole};
 
 /// The longest that a piped run says nothing.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -35,8 +35,10 @@ impl Progress {
     /// For `total` steps, of which some are `done`; `quiet` shows nothing.
     pub fn new(total: u64, done: u64, quiet: bool) -> Progress {
         let is_terminal = std::io::stderr().is_terminal();
+        let bar = (is_terminal && !quiet).then(|| bar(total));
+        keep_above(bar.clone());
         Progress {
-            bar: (is_terminal && !quiet).then(|| bar(total)),
+            bar,
             lines: !is_terminal && !quiet,
             total,
             done,
@@ -61,6 +63,9 @@ impl Progress {
             RecordKind::Checkpoint { failure: Some(why) } => {
                 return self.tell(&format!("checkpoint of step {}: {why}", record.step));
             }
+            RecordKind::Lost => return self.tell_of(record, "lost", "; the others continue"),
+            RecordKind::Left => return self.tell_of(record, "left", "; the others continue"),
+            RecordKind::Joined => return self.tell_of(record, "joined", ""),
             _ => return,
         };
         if self.began.is_none() {
@@ -83,14 +88,19 @@ impl Progress {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
+        keep_above(None);
+    }
+
+    /// Says who takes part no more, or again.
+    fn tell_of(&self, record: &Record, what: &str, then: &str) {
+        let Record { t, rank, step, .. } = *record;
+        self.tell(&format!("{t:.2} s: worker {rank} {what} after {step} steps{then}"));
     }
 
     /// Says something above the bar.
     fn tell(&self, text: &str) {
-        match &self.bar {
-            Some(bar) => bar.suspend(|| mention(text)),
-            None if self.lines => mention(text),
-            None => {}
+        if self.bar.is_some() || self.lines {
+            mention(text);
         }
     }
 

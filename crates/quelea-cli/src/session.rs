@@ -47,7 +47,8 @@ pub fn run(
     let shown = onlookers.finish(&finished);
     let finished = finished.inspect_err(|error| {
         let is_kept = checkpoint::exist(directory.path());
-        if is_kept && !matches!(error, RunError::Stopped { .. }) {
+        let has_model = matches!(error, RunError::Stopped { .. } | RunError::Interrupted { .. });
+        if is_kept && !has_model {
             let path = directory.path().display();
             mention(&format!("resume it with --resume {path}"));
         }

@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write as _};
 use std::sync::{Mutex, PoisonError};
 
+use indicatif::ProgressBar;
+
 /// Prints an error to standard error, in red on a terminal, with its causes where the message
 /// does not name them already.
 pub fn complain(error: &anyhow::Error) {
@@ -30,7 +32,22 @@ fn told(error: &anyhow::Error) -> String {
 
 /// Prints a line to standard error. Nobody can be told where that fails.
 pub fn mention(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+    let write = || {
+        let _ = writeln!(std::io::stderr(), "{line}");
+    };
+    let bar = BAR.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    match bar {
+        Some(bar) => bar.suspend(write),
+        None => write(),
+    }
+}
+
+/// The bar that is on the terminal: lines go above it.
+static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);
+
+/// From now on lines go above this bar, or there is none any more.
+pub fn keep_above(bar: Option<ProgressBar>) {
+    *BAR.lock().unwrap_or_else(PoisonError::into_inner) = bar;
 }
 
 /// The first line that could not be printed.

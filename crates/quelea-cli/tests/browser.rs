@@ -3,8 +3,14 @@
 
 mod seeing;
 
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
+use std::sync::Arc;
 
+use quelea_page::description::RunDescription;
+use quelea_page::listener::{PageFraming, PageListener};
+use quelea_page::log::RunLog;
+use quelea_page::server::{PageServer, PageSource};
 use seeing::browser::Browser;
 use seeing::{Serving, quelea, request, run, summary};
 use serde_json::Value;
@@ -150,6 +156,17 @@ fn four_ranks_are_shown_within_two_seconds_and_a_killed_one_turns_red() {
     browser.open(&format!("http://{}/", serving.address));
     browser.wait_for("return document.querySelectorAll('#ranks tr[data-state=running], #ranks tr[data-state=waiting]').length === 4");
     println!("four ranks after {:.2} s", opened.elapsed().as_secs_f64());
+    // Processes have connections, whose round trips the system knows, and memory of their own.
+    let state = serving.wait_for("a survey", |state| {
+        let links = state["links"].as_array().expect("a list");
+        let ranks = state["ranks"].as_array().expect("a list");
+        links.len() == 8 && ranks.iter().all(|rank| rank["resident_bytes"].as_u64() > Some(0))
+    });
+    for link in state["links"].as_array().expect("a list") {
+        let seconds = link["round_trip"].as_f64().expect("it is known");
+        assert!(seconds > 0.0 && seconds < 60.0, "{link}");
+    }
+    browser.wait_for("return document.querySelector('#ranks tr[data-rank=\"0\"]').cells[9].textContent.endsWith('MB')");
     keep_picture(&browser, "live-1280-light");
     browser.script("document.querySelector('#ranks tr[data-rank=\"2\"] button').click()");
     browser.wait_for(
@@ -167,6 +184,11 @@ fn four_ranks_are_shown_within_two_seconds_and_a_killed_one_turns_red() {
     let bad = browser.script("const p = document.createElement('p'); p.className = 'state-lost'; document.body.append(p); return getComputedStyle(p).color");
     assert_eq!(colour, bad);
     browser.wait_for("return document.querySelectorAll('#membership li').length >= 2");
+    // The ring has closed over the rank that was lost.
+    browser.wait_for(
+        "const edges = [...document.querySelectorAll('#topology [data-edge]')];
+         return edges.map((edge) => edge.dataset.edge).sort().join(' ') === '0-1 0-3 1-3'",
+    );
     browser.set_width(1280, 1500);
     browser.script("document.querySelector('#ranks tr[data-rank=\"2\"] button').click()");
     browser.wait_for("return document.getElementById('detail').hidden");
@@ -194,6 +216,20 @@ fn runs_of_a_folder_are_overlaid_and_filtered_by_their_configuration() {
     browser.wait_for("return document.querySelector('#chart-overlay').dataset.points > 0");
     assert_eq!(browser.script("return document.querySelectorAll('#runs tbody tr').length"), 2);
     keep_picture(&browser, "runs-1280-light");
+    for axis in ["t", "step", "samples", "bytes"] {
+        let label = browser.script(&format!(
+            "const a = document.getElementById('overlay-axis'); a.value = '{axis}';
+             a.dispatchEvent(new Event('change'));
+             const chart = document.getElementById('chart-overlay');
+             return [Number(chart.dataset.points), chart.getAttribute('aria-label')]"
+        ));
+        assert!(label[0].as_u64() > Some(0), "{axis}: {label}");
+        let named = label[1].as_str().expect("text");
+        let unit =
+            [("t", "seconds"), ("step", "steps"), ("samples", "samples"), ("bytes", "bytes")];
+        let unit = unit.iter().find(|(name, _)| *name == axis).expect("one of them").1;
+        assert!(named.contains(unit) && named.contains("a: ") && named.contains("b: "), "{named}");
+    }
     browser.script("const f = document.getElementById('filter'); f.value = 'optimizer.lr=0.01'; f.dispatchEvent(new Event('input'))");
     let left = browser.script(
         "return [...document.querySelectorAll('#runs tbody tr')].map((row) => row.dataset.name)",
@@ -205,66 +241,98 @@ fn runs_of_a_folder_are_overlaid_and_filtered_by_their_configuration() {
     assert_eq!(browser.console_errors(), Vec::<String>::new());
 }
 
-/// 256 ranks that record 10 times a second each: prints frames per second and what the server takes.
-#[test]
-#[ignore = "a measurement of ten seconds"]
-fn a_crowd_of_256_ranks_keeps_the_page_moving() {
-    use quelea_page::description::RunDescription;
-    use quelea_page::log::{LogClock, RunLog};
-    use quelea_page::server::{PageServer, PageSource};
-    use quelea_record::{Record, RecordKind};
-    use std::sync::Arc;
-    use std::time::{Duration, Instant};
-
-    let Some(browser) = Browser::start() else { return };
-    let about = RunDescription {
-        name: "crowd".into(),
-        workers: 256,
-        hosts: (0..256).map(|rank| rank / 8).collect(),
-        steps: 1000,
-        ..RunDescription::default()
-    };
-    let log = Arc::new(RunLog::live(about, LogClock::Real));
-    let server =
-        PageServer::start("127.0.0.1:0", None, PageSource::Run(Arc::clone(&log))).expect("a port");
-    let begun = Instant::now();
-    let feed = std::thread::spawn(move || {
-        while begun.elapsed() < Duration::from_secs(20) {
-            let t = begun.elapsed().as_secs_f64();
-            for rank in 0..256 {
-                let event = RecordKind::Step {
-                    loss: (1.0 / (1.0 + t)) as f32,
-                    samples: 32,
-                    compute: 0.08,
-                    exposed: 0.01,
-                    waiting: 0.01,
-                };
-                log.take(&Record { t, rank, step: (t * 10.0) as u64, event });
+/// A page of this machine that shows another one inside itself, as a notebook does. Its address.
+fn notebook(inside: &str) -> String {
+    let body =
+        format!("<!doctype html><title>notebook</title><iframe src=\"http://{inside}/\"></iframe>");
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("bound").to_string();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.expect("a connection");
+            let mut asked = BufReader::new(stream.try_clone().expect("a socket"));
+            let mut line = String::from("…");
+            while line.trim() != "" {
+                line.clear();
+                asked.read_line(&mut line).expect("text");
             }
-            std::thread::sleep(Duration::from_millis(100));
+            let length = body.len();
+            let head =
+                format!("HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {length}");
+            let answer = format!("{head}\r\nConnection: close\r\n\r\n{body}");
+            stream.write_all(answer.as_bytes()).expect("sent");
         }
     });
-    browser.open(&format!("http://{}/", server.address()));
-    browser.wait_for("return document.querySelectorAll('#ranks tbody tr').length === 256");
-    browser.script("window.frames_seen = 0; const tick = () => { window.frames_seen += 1; requestAnimationFrame(tick); }; tick();");
-    let (cpu, at) = (server_seconds(), Instant::now());
-    std::thread::sleep(Duration::from_secs(10));
-    let passed = at.elapsed().as_secs_f64();
-    let frames = browser.script("return window.frames_seen").as_f64().expect("a number");
-    let share = 100.0 * (server_seconds() - cpu) / passed;
-    println!("{:.1} frames per second; the server takes {share:.1} % of a core", frames / passed);
-    keep_picture(&browser, "crowd-1280-light");
-    feed.join().expect("it ends");
+    address
 }
 
-/// Seconds of processor that threads of page servers have taken.
-fn server_seconds() -> f64 {
-    let tasks = std::fs::read_dir("/proc/self/task").expect("Linux").flatten();
-    let ours = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
-    let ours = ours.filter(|stat| stat.contains("(quelea-page)") || stat.contains("(tokio-"));
-    let ticks = ours.map(|stat| {
-        let fields: Vec<&str> = stat.rsplit(") ").next().expect("fields").split(' ').collect();
-        fields[11].parse::<f64>().expect("ticks") + fields[12].parse::<f64>().expect("ticks")
-    });
-    ticks.sum::<f64>() / 100.0
+#[test]
+fn a_notebook_shows_the_page_inside_itself_only_where_that_was_meant() {
+    let Some(browser) = Browser::start() else { return };
+    for framing in [PageFraming::Loopback, PageFraming::Nowhere] {
+        let about = RunDescription {
+            name: "framed".into(),
+            workers: 3,
+            hosts: vec![0; 3],
+            ..RunDescription::default()
+        };
+        let log = Arc::new(RunLog::recorded(about, 1));
+        let listener = PageListener::bind("127.0.0.1:0", None).expect("a port");
+        let listener = listener.with_framing(framing);
+        let server = PageServer::serve(listener, PageSource::Run(log)).expect("it serves");
+        browser.open(&format!("http://{}/", notebook(&server.address().to_string())));
+        browser.enter_frame();
+        if framing == PageFraming::Loopback {
+            browser.wait_for("return document.querySelectorAll('#ranks tbody tr').length === 3");
+            assert_eq!(browser.console_errors(), Vec::<String>::new());
+        } else {
+            let rows = browser.script("return document.querySelectorAll('#ranks').length");
+            assert_eq!(rows, 0, "the browser does not show it");
+            let errors = browser.console_errors();
+            assert!(errors.iter().any(|error| error.contains("frame-ancestors")), "{errors:?}");
+        }
+    }
+}
+
+/// Goes from one element to the next by the tab key; what each is called.
+fn tab_through(browser: &Browser, most: usize) -> Vec<String> {
+    let mut seen = Vec::new();
+    for _ in 0..most {
+        browser.press("\u{e004}");
+        let name = browser.script(
+            "const e = document.activeElement;
+             return e.dataset.rank ? `${e.tagName} ${e.dataset.rank}` : e.id || e.tagName",
+        );
+        seen.push(name.as_str().unwrap_or_default().to_string());
+    }
+    seen
+}
+
+#[test]
+fn everything_can_be_reached_and_used_by_keyboard() {
+    let Some(browser) = Browser::start() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let gossip = ["--set", "algorithm.name=d-psgd", "--set", "topology.name=ring"];
+    let small = ["--set", "workers=4", "--set", "steps=40", "--set", "task.name=quadratic"];
+    simulated(folder.path(), "ring", &[&gossip[..], &small[..]].concat());
+    let path = folder.path().join("ring");
+    let serving = Serving::start(quelea().arg("page").arg(&path).args(["--bind", "127.0.0.1:0"]));
+    browser.open(&format!("http://{}/", serving.address));
+    browser.wait_for("return document.body.dataset.shown && document.querySelector('#chart-loss').dataset.points > 0");
+    let reached = tab_through(&browser, 40);
+    for wanted in ["play", "slider", "to-now", "g 0", "g 3", "axis", "log-scale", "SUMMARY"] {
+        assert!(reached.iter().any(|name| name == wanted), "{wanted}: {reached:?}");
+    }
+    // The slider moves by arrow keys, and a rank is selected by Enter.
+    browser.script("document.getElementById('slider').focus()");
+    browser.press("\u{e012}");
+    browser.wait_for("return document.getElementById('status').textContent.includes('shown at')");
+    browser.script("document.querySelector('#topology .node[data-rank=\"2\"]').focus()");
+    browser.press("\u{e007}");
+    browser.wait_for("return document.querySelector('#detail h3').textContent.includes('rank 2')");
+    // From the rank to one of its links.
+    browser.script("document.querySelector('#detail .choices button').focus()");
+    browser.press("\u{e007}");
+    browser.wait_for("return document.querySelector('#detail h3').textContent.startsWith('Link')");
+    assert_eq!(browser.console_errors(), Vec::<String>::new());
 }

@@ -2,8 +2,9 @@
 
 mod seeing;
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use seeing::{Serving, http, quelea, request, run, summary};
 use serde_json::Value;
@@ -151,11 +152,63 @@ fn a_live_run_is_shown_while_it_lasts_and_ends_with_its_summary() {
         links == 8 && !state["progress"]["sampled_consensus"].is_null()
     });
     assert!(state["links"][0]["bytes"].as_u64() > Some(0), "{}", state["links"]);
+    assert!(state["links"][0]["round_trip"].is_null(), "ranks of one process have no connection");
+    let advice = &state["advice"];
+    assert!(advice["predicted_samples_per_second"].as_f64() > Some(0.0), "{advice}");
+    let screen = run(&["top", &serving.address, "--once"], folder.path());
+    assert!(screen.contains("memory") && screen.contains(" MB"), "{screen}");
+    let metrics = http(&serving.address, "/metrics", &[]).body;
+    for name in ["quelea_rank_resident_bytes{rank=\"3\"} ", "quelea_predicted_samples_per_second "]
+    {
+        assert!(metrics.contains(name), "{metrics}");
+    }
     let ended = serving.wait_for("the end", |state| state["has_ended"] == true);
     assert!(serving.child.wait().expect("it ends").success());
     assert_same(&ended, &summary(&out));
     let events = std::fs::read_dir(out.join("tensorboard")).expect("event files").count();
     assert_eq!(events, 1);
+}
+
+#[test]
+fn a_run_that_workers_join_is_shown_too() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut command = quelea();
+    command.args(["serve", "--bind", "127.0.0.1:0", "--page", "127.0.0.1:0", "--out", "served"]);
+    command.args(SMALL).args(["--set", "workers=2", "--set", "task.compute_ms=20"]);
+    let mut child = command
+        .current_dir(folder.path())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the command is built");
+    let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+    let (mut place, mut page) = (None, None);
+    while place.is_none() || page.is_none() {
+        let line = lines.next().expect("it goes on").expect("text");
+        if let Some((_, rest)) = line.split_once("the page is at http://") {
+            page = rest.split('/').next().map(str::to_string);
+        } else if place.is_none() && line.contains("127.0.0.1:") {
+            place = line.rsplit(' ').next().map(str::to_string);
+        }
+    }
+    std::thread::spawn(move || lines.for_each(drop));
+    let mut serving = Serving { child, address: page.expect("it was said") };
+    let place = place.expect("it was said");
+    let workers = [0, 1].map(|_| {
+        let mut join = quelea();
+        join.args(["join", &place, "-q"]).stderr(Stdio::null()).spawn().expect("started")
+    });
+    let state = serving.wait_for("a survey", |state| {
+        let ranks = state["ranks"].as_array().expect("ranks");
+        ranks.iter().all(|rank| rank["resident_bytes"].as_u64() > Some(0))
+    });
+    assert!(state["actions"].as_array().is_some_and(|actions| actions.contains(&"drop".into())));
+    let ended = serving.wait_for("the end", |state| state["has_ended"] == true);
+    for mut worker in workers {
+        assert!(worker.wait().expect("it ends").success());
+    }
+    assert!(serving.child.wait().expect("it ends").success());
+    assert_same(&ended, &summary(&folder.path().join("served")));
 }
 
 #[test]

@@ -34,6 +34,18 @@ pub(crate) fn sentence(complaint: &str, accounts: &BTreeMap<u32, Account>) -> St
     }
 }
 
+/// Who is at more ends of such links than anybody else: what a rank says of its messages that others do not
+/// confirm is its own problem. Where two are equal, ranks of the controller's own process are believed.
+pub(crate) fn culprit(accounts: &BTreeMap<u32, Account>, own_ranks: &[u32]) -> Option<u32> {
+    let mut ends: BTreeMap<u32, usize> = BTreeMap::new();
+    for link in cut_links(accounts) {
+        *ends.entry(link.from).or_default() += 1;
+        *ends.entry(link.to).or_default() += 1;
+    }
+    let ends = ends.into_iter().map(|(rank, count)| (count, !own_ranks.contains(&rank), rank));
+    ends.max().filter(|(_, is_remote, _)| *is_remote).map(|(.., rank)| rank)
+}
+
 /// Where the sender counts more messages than the receiver.
 fn cut_links(accounts: &BTreeMap<u32, Account>) -> Vec<CutLink> {
     let mut cut = Vec::new();
@@ -68,7 +80,7 @@ fn named(cut: &[CutLink]) -> Option<String> {
                 "rank {} and rank {} could not reach each other: {}",
                 link.from,
                 link.to,
-                count(link.missing + back.missing)
+                count(link.missing.saturating_add(back.missing))
             )),
             Some(_) => None,
         })
@@ -163,6 +175,17 @@ mod tests {
             text.contains("in the end all wait for rank 1") && text.contains("(rank 2"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_rank_whose_numbers_nobody_confirms_is_at_every_end() {
+        let mut accounts = ring();
+        accounts.insert(1, account(&[], [5, 0, 5, 0], [9, 0, 0, 0]));
+        accounts.insert(2, account(&[], [0, 0, 0, 8], [0, 4, 0, 0]));
+        assert_eq!(culprit(&accounts, &[]), Some(1));
+        assert_eq!(culprit(&ring(), &[1, 2]), None, "ranks of this process are believed");
+        assert_eq!(culprit(&ring(), &[1]), Some(2));
+        assert_eq!(culprit(&BTreeMap::new(), &[]), None);
     }
 
     #[test]

@@ -35,6 +35,11 @@ impl GradientBudget {
         self.is_shared && self.left == 0
     }
 
+    /// How many `worker` was granted, where they are counted.
+    pub(crate) fn granted(&self, worker: usize) -> Option<u64> {
+        self.granted.get(worker).copied().filter(|_| self.is_shared)
+    }
+
     /// `worker` was lost after `done` gradients: those that it was granted and has not completed are
     /// computed by others.
     pub(crate) fn lose(&mut self, worker: usize, done: u64) {

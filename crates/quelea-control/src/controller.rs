@@ -13,8 +13,10 @@ use quelea_core::time::Time;
 use quelea_core::view::View;
 use quelea_record::{CheckpointSchedule, Observer, Outcome, ResumePoint};
 
+use crate::accusations::Accusations;
 use crate::blame;
 use crate::budget::GradientBudget;
+use crate::claims::Disputes;
 use crate::cut::CutAgreement;
 use crate::directive::{Directive, Recipient, RunFailure};
 use crate::limits::ControlLimits;
@@ -23,7 +25,7 @@ use crate::messages::{Account, Command};
 use crate::progress::ToldProgress;
 use crate::salvage::Salvage;
 use crate::survey::Survey;
-use crate::suspicion::{Evidence, GRACE, RankProgress, Trouble};
+use crate::suspicion::{GRACE, RankProgress, Trouble};
 use crate::termination::Probes;
 
 /// Where the run stands.
@@ -58,6 +60,10 @@ pub struct ControllerConfig<'a> {
     pub watches: bool,
     /// Whether ranks wait until checkpoints are on stable storage.
     pub waits_for_disk: bool,
+    /// Ranks of the controller's own process: what they see of others, it sees.
+    pub own_ranks: &'a [u32],
+    /// Whether loops outside decide how many gradients there are, so that nobody asks for the right to one.
+    pub is_external: bool,
 }
 
 /// Decides for a whole run.
@@ -69,10 +75,15 @@ pub struct Controller {
     /// Whether ranks are asked if anything is on its way.
     pub(crate) uses_probes: bool,
     pub(crate) waits_for_disk: bool,
+    pub(crate) own_ranks: Vec<u32>,
+    pub(crate) is_external: bool,
+    pub(crate) accusations: Accusations,
+    pub(crate) disputes: Disputes,
     pub(crate) members: Membership,
     /// Ranks that were lost.
     pub(crate) lost: usize,
     pub(crate) limits: ControlLimits,
+    /// Ranks of workers; nobody may take part as some of them.
     pub(crate) workers: usize,
     pub(crate) total: u64,
     orders: Vec<Directive>,
@@ -81,6 +92,8 @@ pub struct Controller {
     pub(crate) entered: Time,
     pub(crate) budget: GradientBudget,
     pub(crate) ranks: Vec<RankProgress>,
+    /// A rank that had not finished when it was last looked who has: where to look first.
+    unfinished: usize,
     pub(crate) probes: Probes,
     /// Steps that all workers together have completed.
     pub(crate) done: u64,
@@ -114,8 +127,8 @@ impl Controller {
     /// The controller of a run that begins at `now`.
     pub fn new(config: ControllerConfig<'_>, now: Time) -> Controller {
         let ControllerConfig { setup, start, schedule, limits, .. } = config;
-        let (workers, properties) = (setup.workers(), setup.properties());
-        let (total, done) = (workers as u64 * setup.steps, start.steps(workers));
+        let (workers, properties) = (setup.seats(), setup.properties());
+        let (total, done) = (setup.workers() as u64 * setup.steps, start.steps(workers));
         let is_shared = properties.budget == Budget::TotalGradients;
         let ranks = (0..setup.ranks()).map(|rank| RankProgress::new(rank >= workers, &limits, now));
         let mut controller = Controller {
@@ -125,6 +138,10 @@ impl Controller {
             watches: config.watches,
             uses_probes: config.watches,
             waits_for_disk: config.waits_for_disk,
+            own_ranks: config.own_ranks.to_vec(),
+            is_external: config.is_external,
+            accusations: Accusations::default(),
+            disputes: Disputes::default(),
             members: Membership::new(start.view(setup), start.changes.clone()),
             lost: 0,
             limits,
@@ -135,6 +152,7 @@ impl Controller {
             entered: now,
             budget: GradientBudget::new(is_shared, total.saturating_sub(done), workers),
             ranks: ranks.collect(),
+            unfinished: 0,
             probes: Probes::new(setup.ranks(), now),
             done,
             told: ToldProgress::new(now),
@@ -161,9 +179,10 @@ impl Controller {
     /// Takes over how far each rank was, and who was lost before.
     fn resume(&mut self, start: &ResumePoint) {
         for (progress, part) in self.ranks.iter_mut().zip(&start.parts) {
-            progress.steps_before = part.step();
+            (progress.steps_before, progress.position) = (part.step(), part.step());
+            progress.inherited_steps = part.report.steps.saturating_sub(part.step());
         }
-        for rank in start.departed() {
+        for rank in start.absent(&self.setup) {
             let report = start.report(rank);
             self.strike_out(rank.0, report);
         }
@@ -214,7 +233,8 @@ impl Controller {
         let watch = self.watched + self.watch_period();
         let trouble = self.trouble.as_ref().map(|trouble| trouble.until);
         let observer = self.now + self.observer_interval();
-        let others = [self.next_probe(), trouble, self.salvage_deadline()];
+        let verdict = self.next_verdict();
+        let others = [self.next_probe(), trouble, self.salvage_deadline(), verdict];
         let survey = self.is_surveyed.then(|| self.survey_deadline());
         let first = tick.min(watch).min(observer);
         others.into_iter().chain([survey]).flatten().fold(first, Time::min)
@@ -245,6 +265,7 @@ impl Controller {
         if self.phase == RunPhase::Salvaging {
             return self.end_salvage_if_done(observer).map(|()| None);
         }
+        self.decide_accusations();
         if let Some(trouble) = self.trouble.take_if(|trouble| trouble.until <= self.now) {
             return self.continue_or_abort(trouble.error, observer).map(|()| None);
         }
@@ -258,6 +279,7 @@ impl Controller {
             self.survey_if_due();
             self.is_surveyed = true;
         }
+        self.finish_change_if_all_stand(observer);
         self.tell_progress();
         self.end_saving_if_whole(observer)?;
         self.attend_cuts(observer);
@@ -314,27 +336,14 @@ impl Controller {
         self.order(Recipient::All, Command::Explain);
     }
 
-    /// The process of a rank is gone.
-    pub fn gone(&mut self, now: Time, rank: u32, reason: String) {
-        self.now = now;
-        if self.ranks[rank as usize].is_lost {
-            self.members.waiting.remove(rank);
-            return;
-        }
-        self.ranks[rank as usize].is_gone = true;
-        if self.ranks[rank as usize].report.is_none() {
-            self.suspect(Evidence::Seen, RunFailure::Lost { rank, reason });
-        }
-    }
-
-    /// Nothing can be said to a rank any more; why is seen where it is read.
-    pub fn unreachable(&mut self, rank: u32) {
-        self.ranks[rank as usize].is_unreachable = true;
-    }
-
     pub(crate) fn end_if_finished(&mut self) {
-        if self.ranks.iter().all(|progress| progress.finished) {
-            self.drain();
+        let (ranks, from) = (self.ranks.len(), self.unfinished);
+        let mut others = (0..ranks).map(|place| (from + place) % ranks);
+        match others.find(|rank| !self.ranks[*rank].finished) {
+            Some(rank) => self.unfinished = rank,
+            // Who enters while all comes to its end would have to be told what the others were told.
+            None if self.members.lets_in() => {}
+            None => self.drain(),
         }
     }
 

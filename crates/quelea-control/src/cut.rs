@@ -3,13 +3,15 @@
 //! A synchronous run is cut at a step: by its schedule, or, on request, at the latest step that any rank
 //! proposes. Any other run comes to rest, is saved, and continues.
 
+mod evaluation;
 mod inherited;
+mod late;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use quelea_core::message::Rank;
 use quelea_core::time::Time;
-use quelea_record::{CheckpointSchedule, Models, Observer, RankCheckpoint, Request};
+use quelea_record::{CheckpointSchedule, Observer, RankCheckpoint, Request};
 
 use crate::controller::{Controller, RunPhase};
 use crate::directive::{Recipient, RunFailure};
@@ -31,11 +33,13 @@ pub(crate) struct CutAgreement {
     stage: Stage,
     /// Checkpoints until this step are written, as all ranks know.
     durable: u64,
-    /// How many ranks have saved at the last steps at which some did. One whose schedule has a cut
+    /// Which ranks have saved at the last steps at which some did. One whose schedule has a cut
     /// there may save before it learns that this step was agreed on.
-    saved: BTreeMap<u64, usize>,
+    saved: BTreeMap<u64, BTreeSet<u32>>,
     /// The run ends with the cut that is under way.
     stop: bool,
+    /// Ranks stay where they are after the cut that is under way, until they are told to continue.
+    holds: bool,
     /// Why the run ends, where nobody has asked for it.
     reason: Option<String>,
     /// Some ranks rest already, and cannot continue before they have saved: a loss does not interrupt.
@@ -62,7 +66,7 @@ enum Stage {
     /// Every rank saves there. Servers learn of it first, because a server that does not know must not
     /// be passed; this many of them have not confirmed.
     Saving { step: u64, unconfirmed: usize },
-    /// Nobody starts a gradient any more; these ranks may still compute.
+    /// Nobody starts a gradient any more; these ranks may still compute one.
     Pausing { step: u64, awaited: BTreeSet<u32> },
     /// What is pending comes to rest.
     Resting { step: u64 },
@@ -91,38 +95,19 @@ impl Controller {
         self.cutting.schedule.save_every > 0 || !self.cutting.is_idle()
     }
 
+    /// Whether nothing becomes due by itself: the run runs, nobody is suspected, leaves or joins, and no cut
+    /// is under way or to be tried again.
+    pub fn is_at_rest(&self) -> bool {
+        let is_undisturbed = self.may_cut() && !self.watches && self.trouble.is_none();
+        let has_cut = self.cutting.retry.is_some() || self.members.is_wanted_to_change();
+        is_undisturbed && !has_cut && !self.has_orders()
+    }
+
     /// How soon to ask the observer again: ranks wait while a checkpoint is written.
     pub(crate) fn observer_interval(&self) -> Time {
         let last = self.cutting.saved.keys().next_back().copied().unwrap_or(0);
         let is_awaited = last > self.cutting.durable;
         if is_awaited { Time(POLL_INTERVAL.0 / 64) } else { POLL_INTERVAL }
-    }
-
-    /// A checkpoint that was agreed on and does not come about, although no rank computes: who is
-    /// waited for.
-    pub(crate) fn late_cut(&self) -> Option<String> {
-        let cutting = &self.cutting;
-        let (missing, what) = match &cutting.stage {
-            Stage::None | Stage::Resting { .. } | Stage::Writing { .. } => return None,
-            Stage::Proposing(answers) => {
-                let answered = |rank: &usize| answers.contains_key(&(*rank as u32));
-                let silent = (0..self.ranks.len()).find(|rank| !answered(rank));
-                (silent, "the step at which it can be saved".to_string())
-            }
-            Stage::Saving { step, .. } => (None, format!("the checkpoint of step {step}")),
-            Stage::Pausing { step, .. } => (None, format!("the pause after {step} steps")),
-        };
-        let is_written =
-            cutting.saved.keys().next_back().is_none_or(|last| *last <= cutting.durable);
-        let moved = self.ranks.iter().map(|rank| rank.moved).max()?;
-        let waited = self.now.since(moved).seconds();
-        let is_late = waited >= 2.0 * self.limits.peer_seconds
-            && is_written
-            && self.ranks.iter().all(|rank| rank.computing.is_none());
-        is_late.then(|| {
-            let who = missing.map_or("all ranks".to_string(), |rank| format!("rank {rank}"));
-            format!("waited {waited:.1} s for {who}: {what}")
-        })
     }
 
     /// Asks the observer what it requests, and does what has become due.
@@ -142,11 +127,16 @@ impl Controller {
             }
             self.end_if_finished();
         }
+        self.agree_on_cut();
         // Parts of different views do not fit together.
         if !self.may_cut() || self.cutting.is_near_end {
             return;
         }
         let mut request = self.cutting.retry.take().unwrap_or_else(|| observer.request());
+        if request == Request::Continue && !self.members.is_wanted_to_change() {
+            self.cutting.reason = None;
+            return;
+        }
         self.members.notices.reset();
         self.members.waiting.reset();
         if request != Request::Stop {
@@ -172,14 +162,14 @@ impl Controller {
             self.cutting.stage = Stage::Proposing(BTreeMap::new());
             self.order(Recipient::All, Command::ProposeCut);
         } else {
-            self.pause(self.done / self.workers as u64);
+            self.pause(self.mean_step());
         }
     }
 
     /// A step was completed: asks for what an asynchronous run evaluates and saves at this many steps
     /// on average.
     pub(crate) fn cut_on_average(&mut self) {
-        let workers = self.workers as u64;
+        let workers = self.setup.workers() as u64;
         if self.cutting.synchronous || !self.done.is_multiple_of(workers) {
             return;
         }
@@ -209,8 +199,8 @@ impl Controller {
     }
 
     fn pause(&mut self, step: u64) {
-        let living = self.ranks.iter().enumerate().filter(|(_, progress)| !progress.is_lost);
-        let awaited = living.map(|(rank, _)| rank as u32).collect();
+        let ranks = 0..self.ranks.len() as u32;
+        let awaited = ranks.filter(|rank| !self.ranks[*rank as usize].is_lost).collect();
         self.cutting.stage = Stage::Pausing { step, awaited };
         self.order(Recipient::All, Command::Pause);
     }
@@ -218,10 +208,20 @@ impl Controller {
     pub(crate) fn cut_proposal(&mut self, rank: u32, step: u64) {
         let Stage::Proposing(answers) = &mut self.cutting.stage else { return };
         answers.insert(rank, step);
+        self.agree_on_cut();
+    }
+
+    /// Agrees on the latest step that was proposed, once all have proposed one.
+    fn agree_on_cut(&mut self) {
+        let Stage::Proposing(answers) = &self.cutting.stage else { return };
         if answers.len() < self.ranks.len() - self.lost {
             return;
         }
-        let step = answers.values().copied().max().unwrap_or(0);
+        let latest = answers.iter().map(|(rank, step)| (*step, *rank)).max();
+        let Some((step, rank)) = latest else { return };
+        if !self.is_plausible(rank, step) {
+            return;
+        }
         if step >= self.cutting.steps {
             // Steps only grow: there is no room for a cut on request any more.
             self.cutting.is_near_end = true;
@@ -255,6 +255,7 @@ impl Controller {
     fn announce_cut(&mut self, step: u64, ranks: std::ops::Range<usize>) {
         let changes = self.members.notices.are_due() || self.members.waiting.are_due();
         let last = self.cutting.stop || changes;
+        self.cutting.holds = last;
         for rank in ranks.filter(|rank| !self.ranks[*rank].is_lost).collect::<Vec<_>>() {
             self.order(Recipient::Rank(rank as u32), Command::SaveAt { step, last });
         }
@@ -331,13 +332,19 @@ impl Controller {
         if self.members.is_changing() {
             return;
         }
-        self.sponsor(rank, &part);
-        observer.checkpoint(self.now, step, Rank(rank), part);
+        let is_agreed =
+            matches!(self.cutting.stage, Stage::Saving { step: agreed, .. } if agreed == step);
+        let is_due = is_agreed || self.cutting.synchronous && self.cutting.schedule.saves_at(step);
         let saved = &mut self.cutting.saved;
-        *saved.entry(step).or_default() += 1;
+        // What nobody waits for, and what was saved before, is not written.
+        if !is_due || !saved.entry(step).or_default().insert(rank) {
+            return;
+        }
         if saved.len() > CUTS_AT_ONCE {
             saved.pop_first();
         }
+        self.sponsor(rank, step, &part);
+        observer.checkpoint(self.now, step, Rank(rank), part);
     }
 
     /// Continues, or ends the run, if all ranks know of the cut and have saved. An error: it ends.
@@ -346,7 +353,7 @@ impl Controller {
         observer: &mut dyn Observer,
     ) -> Result<(), RunFailure> {
         let Stage::Saving { step, unconfirmed: 0 } = self.cutting.stage else { return Ok(()) };
-        if self.cutting.saved.get(&step) != Some(&self.living()) {
+        if self.cutting.saved.get(&step).map_or(0, BTreeSet::len) != self.living() {
             return Ok(());
         }
         let rests = !self.cutting.synchronous;
@@ -359,40 +366,10 @@ impl Controller {
             self.let_go(observer);
         } else if !rests && self.members.waiting.are_due() {
             self.let_in(observer);
+        } else if !rests && self.cutting.holds {
+            // Whoever wanted to join is gone.
+            self.order(Recipient::All, Command::Continue);
         }
         Ok(())
-    }
-
-    /// A rank has sent its model; once all have, they are evaluated.
-    pub(crate) fn model(
-        &mut self,
-        rank: u32,
-        step: u64,
-        model: Vec<f32>,
-        observer: &mut dyn Observer,
-    ) {
-        self.cutting.models.entry(step).or_default().insert(rank, model);
-        self.evaluate_complete(observer);
-        if self.cutting.models.len() > CUTS_AT_ONCE {
-            self.cutting.models.pop_first();
-        }
-    }
-
-    /// Evaluates the models of steps for which every living rank has sent its own.
-    pub(crate) fn evaluate_complete(&mut self, observer: &mut dyn Observer) {
-        let ranks = &self.ranks;
-        let living = ranks.len() - self.lost;
-        let has_all = |models: &BTreeMap<u32, Vec<f32>>| {
-            models.len() >= living
-                && models.keys().filter(|rank| !ranks[**rank as usize].is_lost).count() == living
-        };
-        let complete = self.cutting.models.iter().find(|(_, models)| has_all(models));
-        let Some(step) = complete.map(|(step, _)| *step) else { return };
-        let all = self.cutting.models.remove(&step).unwrap_or_default();
-        let (workers, servers) = all
-            .into_iter()
-            .map(|(rank, model)| (Rank(rank), model))
-            .partition(|(rank, _)| rank.index() < self.workers);
-        observer.evaluate(self.now, step, Models { workers, servers });
     }
 }

@@ -43,6 +43,11 @@ impl Notices {
         self.have_handed_over = false;
     }
 
+    /// Whether nobody was given notice or is about to leave.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ranks.is_empty() && self.departing.is_empty() && !self.have_handed_over
+    }
+
     /// Whether somebody leaves with the cut that is under way.
     pub(crate) fn are_due(&self) -> bool {
         !self.departing.is_empty()
@@ -131,7 +136,8 @@ impl Controller {
         let RankEvent::Report(report) = event else { return };
         let kept = &mut self.ranks[report.rank as usize].report;
         if kept.as_ref().is_some_and(|kept| kept.left) {
-            *kept = Some(RankReport { lost: true, left: true, ..*report });
+            let is_server = report.rank as usize >= self.workers;
+            *kept = Some(RankReport { is_server, lost: true, left: true, ..*report });
         }
     }
 }

@@ -57,6 +57,11 @@ impl AccrualDetector {
         self.last = (self.last + still).min(now.max(self.last));
     }
 
+    /// When it last gave a sign of life.
+    pub(crate) fn last(&self) -> Time {
+        self.last
+    }
+
     /// For how long nothing was heard.
     pub(crate) fn silence(&self, now: Time) -> Time {
         now.since(self.last)

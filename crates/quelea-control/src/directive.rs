@@ -46,6 +46,14 @@ pub enum RunFailure {
     /// Too few workers of the last view are within reach.
     #[error("{0}")]
     NoQuorum(MissingQuorum),
+    /// A rank has received values that no honest rank sends, and the run is to end then.
+    #[error("rank {rank} failed: {reason}")]
+    Poisoned {
+        /// Who has received them.
+        rank: u32,
+        /// Who has sent what.
+        reason: String,
+    },
     /// The run was asked to stop, and every rank has saved its state.
     #[error("stopped after {step} steps of each worker, {reason}")]
     Stopped {

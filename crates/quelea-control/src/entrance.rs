@@ -11,6 +11,7 @@ use quelea_record::{
 };
 
 use crate::controller::{Controller, RunPhase};
+use crate::membership::Membership;
 use crate::suspicion::RankProgress;
 
 /// A worker that enters the run now, with the state that it begins with.
@@ -22,6 +23,30 @@ pub struct Entrance {
     pub start: ResumePoint,
 }
 
+/// What workers have saved at one cut.
+#[derive(Debug)]
+struct SponsoredState {
+    /// After how many steps.
+    cut: u64,
+    /// Of the lowest worker.
+    part: RankCheckpoint,
+    /// The step of the slowest one.
+    slowest: u64,
+}
+
+impl SponsoredState {
+    fn at(cut: u64) -> SponsoredState {
+        SponsoredState { cut, part: RankCheckpoint::default(), slowest: u64::MAX }
+    }
+
+    /// What a joiner begins with.
+    fn start(&self) -> RankCheckpoint {
+        let mut part = self.part.clone();
+        part.state.numbers.insert("step".to_string(), self.slowest);
+        part
+    }
+}
+
 /// Who waits to join.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
@@ -29,7 +54,7 @@ pub(crate) struct Waiting {
     /// Those who enter with the cut that is under way.
     entering: Vec<u32>,
     /// The state that they begin with, once it is saved.
-    sponsored: Option<RankCheckpoint>,
+    sponsored: Option<SponsoredState>,
     /// Those who have entered, for the driver.
     entrances: Vec<Entrance>,
 }
@@ -39,6 +64,11 @@ impl Waiting {
     pub(crate) fn reset(&mut self) {
         self.entering.clear();
         self.sponsored = None;
+    }
+
+    /// Whether nobody wants to join or is about to.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ranks.is_empty() && self.entering.is_empty() && self.sponsored.is_none()
     }
 
     /// Whether somebody enters with the cut that is under way.
@@ -68,11 +98,38 @@ impl Controller {
         if let Some(why) = self.setup.join_refusal() {
             return Err(format!("nobody can join this run: {why}"));
         }
-        if self.phase != RunPhase::Running {
+        if self.is_ending() {
             return Err("the run is about to end".to_string());
+        }
+        let is_new = rank as usize >= self.setup.workers();
+        if let Some(why) = self.growth_refusal(rank).filter(|_| is_new) {
+            return Err(format!("the run cannot have more workers: {why}"));
         }
         self.members.waiting.ranks.insert(rank);
         Ok(())
+    }
+
+    /// Whether a worker that could not join as `rank` may try again: its predecessor's loss is not known
+    /// yet.
+    pub fn may_join_later(&self, rank: u32) -> bool {
+        let progress = self.ranks.get(rank as usize);
+        !self.is_ending() && progress.is_some_and(|progress| !progress.is_lost)
+    }
+
+    /// Why nobody can join in a new place as `rank`, if nobody can. Those who wait to join will be there too.
+    fn growth_refusal(&self, rank: u32) -> Option<String> {
+        let Membership { view, waiting, .. } = &self.members;
+        let joining: Vec<Rank> = waiting.ranks.iter().copied().chain([rank]).map(Rank).collect();
+        self.setup.growth_refusal(view, &joining)
+    }
+
+    /// Whether no gradient will be started any more. A run that rests for a checkpoint continues.
+    pub(crate) fn is_ending(&self) -> bool {
+        match self.phase {
+            RunPhase::Running => false,
+            RunPhase::Draining => self.cutting.is_idle(),
+            RunPhase::Finishing | RunPhase::Salvaging => true,
+        }
     }
 
     /// Who has entered since the last call; the driver starts them.
@@ -87,21 +144,26 @@ impl Controller {
         if waiting.entering.is_empty() { Request::Continue } else { Request::Checkpoint }
     }
 
-    /// Keeps the state of the lowest worker for those who enter. Where workers count by themselves, a
-    /// joiner begins with the step of the slowest.
-    pub(crate) fn sponsor(&mut self, rank: u32, part: &RankCheckpoint) {
+    /// Keeps the state that the lowest worker has saved at the cut after `cut` steps, for those who enter.
+    /// Where workers count by themselves, a joiner begins with the step of the slowest. Parts of an earlier
+    /// cut, which some ranks' schedule has on the way to this one, do not count.
+    pub(crate) fn sponsor(&mut self, rank: u32, cut: u64, part: &RankCheckpoint) {
         if !self.members.waiting.are_due() || rank as usize >= self.workers {
             return;
         }
         let is_first = self.members.view.workers.first() == Some(&Rank(rank));
-        let step = part.step();
-        let kept = &mut self.members.waiting.sponsored;
-        let slowest = kept.as_ref().map_or(step, |kept| kept.step().min(step));
-        if is_first {
-            *kept = Some(part.clone());
+        let sponsored = &mut self.members.waiting.sponsored;
+        let kept = sponsored.get_or_insert_with(|| SponsoredState::at(cut));
+        if kept.cut < cut {
+            *kept = SponsoredState::at(cut);
         }
-        let kept = kept.get_or_insert_with(RankCheckpoint::default);
-        kept.state.numbers.insert("step".to_string(), slowest);
+        if kept.cut > cut {
+            return;
+        }
+        kept.slowest = kept.slowest.min(part.step());
+        if is_first {
+            kept.part = part.clone();
+        }
     }
 
     /// All others have saved and those who enter have a sponsor: a view with them is agreed on.
@@ -123,8 +185,10 @@ impl Controller {
             RankProgress { steps_before: steps, ..RankProgress::new(false, &self.limits, now) };
         self.lost -= 1;
         self.budget.revive(place);
-        let mut part = self.members.waiting.sponsored.clone().unwrap_or_default();
+        let sponsored = self.members.waiting.sponsored.as_ref();
+        let mut part = sponsored.map(SponsoredState::start).unwrap_or_default();
         let (step, event) = (part.step(), RecordKind::Joined);
+        self.ranks[place].position = step;
         part.report = RankReport { rank: rank.0, steps, ..RankReport::default() };
         let mut parts = vec![RankCheckpoint::default(); place];
         parts.push(part);

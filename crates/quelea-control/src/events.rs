@@ -1,13 +1,15 @@
 //! What the controller does with the events of ranks.
 
+use quelea_core::poison::PoisonPolicy;
 use quelea_core::time::Time;
-use quelea_record::{Observer, Record, RecordKind};
+use quelea_record::{Observer, RankReport, Record, RecordKind};
 
 use crate::budget::BudgetAnswer;
 use crate::controller::{Controller, RunPhase};
 use crate::directive::{Recipient, RunFailure};
+use crate::membership::LossPolicy;
 use crate::messages::{Command, RankEvent};
-use crate::suspicion::{Evidence, GRACE};
+use crate::suspicion::{Evidence, GRACE, RankProgress};
 use crate::termination::ProbeAnswer;
 use crate::text::{REASON_CHARS, WARNING_CHARS, shown};
 
@@ -22,13 +24,17 @@ impl Controller {
         if event.speaker().is_some_and(|rank| self.ranks[rank as usize].is_lost) {
             return self.hear_departed(event);
         }
+        if let Some((rank, reason)) = event.speaker().zip(self.false_claim(&event)) {
+            return self.suspect(Evidence::Seen, RunFailure::Lost { rank, reason });
+        }
         match event {
             RankEvent::Record(record) => self.record(record, observer),
             RankEvent::Ticket { rank, number, urgent } => self.ticket(rank, number, urgent),
             RankEvent::Finished { rank, at } => {
                 self.hear(rank);
                 self.ranks[rank as usize].finished = true;
-                self.clock_seconds = self.clock_seconds.max(at.seconds());
+                // Clocks of two machines agree only roughly, and nothing ends in the future.
+                self.clock_seconds = self.clock_seconds.max(at.min(self.now).seconds());
                 if self.phase == RunPhase::Running {
                     self.end_if_finished();
                 }
@@ -39,8 +45,7 @@ impl Controller {
             }
             RankEvent::Report(report) => {
                 self.hear(report.rank);
-                let rank = report.rank as usize;
-                self.ranks[rank].report = Some(*report);
+                self.take_report(*report);
             }
             RankEvent::Salvaged { rank, step, model } => self.take_salvaged(rank, step, model),
             other => self.hear_of_cut(other, observer),
@@ -107,19 +112,16 @@ impl Controller {
                 }
             }
             RankEvent::Stalled { rank, complaint } => {
-                self.hear(rank);
-                self.ranks[rank as usize].computing = None;
-                // While somebody computes, the others wait for a reason.
-                let is_excused = self.now < self.excused_until;
-                if !is_excused && !self.ranks.iter().any(|progress| progress.computing.is_some()) {
-                    let complaint = shown(&complaint, REASON_CHARS) + &self.finished_before();
-                    self.suspect(Evidence::Complaint, RunFailure::Stalled(complaint));
-                }
+                self.ranks[rank as usize].heard = self.now;
+                self.hear_complaint(rank, &complaint);
             }
-            RankEvent::Lost { rank, peer, reason } => {
-                if self.phase != RunPhase::Finishing && !self.ranks[peer as usize].is_lost {
-                    let reason = format!("{} (seen by rank {rank})", shown(&reason, REASON_CHARS));
-                    self.suspect(Evidence::Inferred, RunFailure::Lost { rank: peer, reason });
+            RankEvent::Lost { rank, peer, reason } => self.accuse(rank, peer, &reason),
+            RankEvent::Poisoned { rank, peer, reason } => {
+                if self.setup.poison == PoisonPolicy::Stop {
+                    let reason = shown(&reason, REASON_CHARS);
+                    self.suspect(Evidence::Own, RunFailure::Poisoned { rank, reason });
+                } else {
+                    self.accuse(rank, peer, &reason);
                 }
             }
             RankEvent::Failed { rank, reason } => {
@@ -150,6 +152,7 @@ impl Controller {
         if let RecordKind::Step { compute, .. } = record.event {
             self.done += 1;
             self.hear(record.rank);
+            self.advance_position(record.rank, record.step);
             let progress = &mut self.ranks[record.rank as usize];
             progress.computing = None;
             progress.steps += 1;
@@ -163,6 +166,40 @@ impl Controller {
             self.cut_on_average();
         }
         observer.record(record);
+    }
+
+    /// A rank says that it has waited for too long. While somebody computes, the others wait for a reason; and
+    /// one that has moved a moment ago, by what it has said itself, has not waited.
+    fn hear_complaint(&mut self, rank: u32, complaint: &str) {
+        let progress = &mut self.ranks[rank as usize];
+        progress.computing = None;
+        let still = self.now.since(progress.moved).seconds();
+        let is_excused = self.now < self.excused_until;
+        let is_computed = self.ranks.iter().any(|progress| progress.computing.is_some());
+        if is_excused || is_computed || still < self.limits.peer_seconds / 2.0 {
+            return;
+        }
+        let complaint = shown(complaint, REASON_CHARS) + &self.finished_before();
+        let limit = self.limits.peer_seconds / 2.0;
+        let moves = |(other, progress): (usize, &RankProgress)| {
+            let is_other = other as u32 != rank && !progress.finished;
+            is_other && self.now.since(progress.moved).seconds() < limit
+        };
+        // Where the others need not wait, whoever waits is alone with it.
+        let others_move = self.ranks.iter().enumerate().any(moves);
+        if others_move && self.on_loss != LossPolicy::Stop {
+            let failure = RunFailure::Lost { rank, reason: complaint };
+            return self.suspect(Evidence::Inferred, failure);
+        }
+        self.suspect(Evidence::Complaint, RunFailure::Stalled(complaint));
+    }
+
+    /// A rank's report, of which what others decide is replaced.
+    fn take_report(&mut self, report: RankReport) {
+        let rank = report.rank as usize;
+        let is_server = rank >= self.workers;
+        self.ranks[rank].report =
+            Some(RankReport { is_server, lost: false, left: false, ..report });
     }
 
     pub(crate) fn hear(&mut self, rank: u32) {

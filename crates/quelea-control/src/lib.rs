@@ -45,14 +45,18 @@
 //! | `departure`, `entrance` | leaving with notice and joining, at a cut |
 //! | `termination` | when nothing is on its way any more |
 //! | `silence` | whose process is silent |
+//! | `accusations` | whom ranks accuse, and who is believed |
+//! | `claims` | what a rank says that cannot be true of this run |
 //! | `suspicion` | who is late, whose thread says nothing, why nobody moves |
 //! | `blame` | which link does not deliver |
 //! | `salvage` | models of a run that is aborted |
 
 #![warn(clippy::disallowed_methods, clippy::disallowed_types)]
 
+mod accusations;
 mod blame;
 mod budget;
+mod claims;
 mod compute_limit;
 mod controller;
 mod cut;

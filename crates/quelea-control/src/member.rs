@@ -48,6 +48,8 @@ pub struct MemberState {
     pub steps_before: u64,
     /// See `steps_before`.
     pub steps: u64,
+    /// The step that it is at: one that has joined or caught up has skipped some.
+    pub position: u64,
     /// Gradients that it was granted since its process began.
     pub granted: u64,
     /// The highest number of gradients of all workers that it has heard of.

@@ -1,7 +1,9 @@
 //! Who takes part: when a rank is lost, the survivors stop starting gradients, say how far they are,
 //! and continue in a new view from a step that none of them has reached.
 
-use std::collections::BTreeSet;
+mod storing;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use quelea_core::message::Rank;
@@ -10,6 +12,7 @@ use quelea_core::time::Time;
 use quelea_core::view::{DepartedRank, View, ViewChange};
 use quelea_record::{Observer, RankReport, Record, RecordKind};
 
+use crate::blame;
 use crate::controller::{Controller, RunPhase};
 use crate::departure::Notices;
 use crate::directive::{Recipient, RunFailure};
@@ -17,6 +20,7 @@ use crate::entrance::Waiting;
 use crate::messages::Command;
 use crate::seat::ControllerSeat;
 use crate::suspicion::RankProgress;
+use storing::StoringChange;
 
 /// The steps of survivors differ by at most one when they are stopped; one more may be under way. The
 /// rebuilt topology holds from beyond that.
@@ -50,7 +54,7 @@ pub enum LossRefusal {
 impl LossRefusal {
     /// Why the run of `setup`, in `view`, cannot continue without `rank`, if it cannot.
     pub fn of(setup: &RunSpec, view: &View, rank: Rank) -> Option<LossRefusal> {
-        if rank.index() >= setup.workers() {
+        if rank.index() >= setup.seats() {
             return Some(LossRefusal::Server);
         }
         if view.workers == [rank] {
@@ -106,18 +110,8 @@ struct StandingChange {
     departed: Vec<Rank>,
     joined: Vec<Rank>,
     awaited: BTreeSet<u32>,
-    furthest: u64,
-}
-
-/// A view that is in force once a quorum of the one before has stored it.
-#[derive(Debug)]
-struct StoringChange {
-    change: ViewChange,
-    stored: BTreeSet<u32>,
-    /// Whether it is that of a controller before: its joiners have no state.
-    is_inherited: bool,
-    /// Lost since.
-    lost: Vec<Rank>,
+    /// Where those stand who have answered.
+    stands: BTreeMap<u32, u64>,
 }
 
 impl Membership {
@@ -130,11 +124,9 @@ impl Membership {
         self.change.is_some()
     }
 
-    /// The view that a controller before has begun to store is the next one; then `lost` are left out.
-    pub(crate) fn inherit(&mut self, change: ViewChange, lost: Vec<Rank>) {
-        let stored = BTreeSet::new();
-        let storing = StoringChange { change, stored, is_inherited: true, lost };
-        self.change = Some(PendingChange::Storing(storing));
+    /// Whether somebody wants to leave or to join.
+    pub(crate) fn is_wanted_to_change(&self) -> bool {
+        !self.notices.is_empty() || !self.waiting.is_empty()
     }
 }
 
@@ -145,20 +137,43 @@ impl Controller {
         error: RunFailure,
         observer: &mut dyn Observer,
     ) -> Result<(), RunFailure> {
-        let RunFailure::Lost { rank, reason } = error else { return self.abort(error) };
+        let (rank, reason, has_failed) = match self.blamed(error) {
+            RunFailure::Lost { rank, reason } => (rank, reason, false),
+            RunFailure::Failed { rank, reason } => (rank, reason, true),
+            other => return self.abort(other),
+        };
+        let failure = |reason| {
+            if has_failed {
+                RunFailure::Failed { rank, reason }
+            } else {
+                RunFailure::Lost { rank, reason }
+            }
+        };
         if self.ranks[rank as usize].is_lost {
             return Ok(());
         }
         let LossPolicy::Continue { min_workers } = self.on_loss else {
-            return self.abort(RunFailure::Lost { rank, reason });
+            return self.abort(failure(reason));
         };
         if let Some(refusal) = self.loss_refusal(rank, min_workers) {
             let reason = format!("{reason}; {}", refusal.consequence());
-            return self.abort(RunFailure::Lost { rank, reason });
+            return self.abort(failure(reason));
         }
-        self.warnings.push(format!("lost rank {rank}: {reason}; the others continued"));
+        self.warnings.push(format!("{}; the others continued", failure(reason)));
+        self.accounts.clear();
         self.lose(self.now, rank, self.now, observer);
         Ok(())
+    }
+
+    /// What does not come to rest, with the rank that is to blame for it, where the others could continue.
+    fn blamed(&self, error: RunFailure) -> RunFailure {
+        let is_drained = self.phase == RunPhase::Draining && self.on_loss != LossPolicy::Stop;
+        match (error, blame::culprit(&self.accounts, &self.own_ranks)) {
+            (RunFailure::Stalled(reason), Some(rank)) if is_drained => {
+                RunFailure::Lost { rank, reason: blame::sentence(&reason, &self.accounts) }
+            }
+            (error, _) => error,
+        }
     }
 
     /// Why the run cannot continue without `rank`, if it cannot.
@@ -166,6 +181,11 @@ impl Controller {
         let refusal = LossRefusal::of(&self.setup, &self.members.view, Rank(rank));
         let workers = self.ranks[..self.workers].iter().filter(|progress| !progress.is_lost);
         refusal.or((workers.count() <= min_workers).then_some(LossRefusal::TooFew))
+    }
+
+    /// Steps of each worker on average, of as many as there were at the start.
+    pub(crate) fn mean_step(&self) -> u64 {
+        self.done / self.setup.workers() as u64
     }
 
     /// Ranks that were not lost.
@@ -232,7 +252,7 @@ impl Controller {
     pub(crate) fn freeze(&mut self, departed: Vec<Rank>, joined: Vec<Rank>) {
         let alive = |rank: &u32| !self.ranks[*rank as usize].is_lost;
         let awaited = (0..self.ranks.len() as u32).filter(alive).collect();
-        let standing = StandingChange { departed, joined, awaited, furthest: 0 };
+        let standing = StandingChange { departed, joined, awaited, stands: BTreeMap::new() };
         self.members.change = Some(PendingChange::Standing(standing));
         self.order(Recipient::All, Command::Freeze(self.members.view.number + 1));
     }
@@ -248,17 +268,26 @@ impl Controller {
         let expected = self.members.view.number + 1;
         let Some(PendingChange::Standing(change)) = &mut self.members.change else { return };
         if number == expected && change.awaited.remove(&rank) {
-            change.furthest = change.furthest.max(step);
+            change.stands.insert(rank, step);
             self.finish_change_if_all_stand(observer);
         }
     }
 
     pub(crate) fn finish_change_if_all_stand(&mut self, observer: &mut dyn Observer) {
-        let all_stand = |change: &mut PendingChange| matches!(change, PendingChange::Standing(change) if change.awaited.is_empty());
-        let Some(PendingChange::Standing(standing)) = self.members.change.take_if(all_stand) else {
+        let Some(PendingChange::Standing(standing)) = &self.members.change else { return };
+        if !standing.awaited.is_empty() {
             return;
-        };
-        let from_step = standing.furthest + STEPS_AHEAD;
+        }
+        // Where one stands that has been lost since counts as well, unless it lied.
+        let lied = |rank: u32, step: u64| self.ranks[rank as usize].is_lost && self.is_beyond(step);
+        let stands = standing.stands.iter().map(|(rank, step)| (*step, *rank));
+        let latest = stands.filter(|(step, rank)| !lied(*rank, *step)).max();
+        let (furthest, rank) = latest.unwrap_or_default();
+        if !self.is_plausible(rank, furthest) {
+            return;
+        }
+        let Some(PendingChange::Standing(standing)) = self.members.change.take() else { return };
+        let from_step = furthest + STEPS_AHEAD;
         let steps = |rank: &Rank| {
             let progress = &self.ranks[rank.index()];
             let left = progress.report.as_ref().is_some_and(|report| report.left);
@@ -266,49 +295,13 @@ impl Controller {
         };
         let departed = standing.departed.iter().map(steps).collect();
         let number = self.members.view.number + 1;
-        let change = ViewChange { number, departed, joined: standing.joined, from_step };
-        if self.members.seat.is_none() {
-            return self.put_in_force(change, false, observer);
-        }
-        let (stored, lost) = (self.own_store(), Vec::new());
-        let storing = StoringChange { change, stored, is_inherited: false, lost };
-        self.members.change = Some(PendingChange::Storing(storing));
-        self.announce_storing();
-    }
-
-    /// Asks all to store the view that is to follow.
-    pub(crate) fn announce_storing(&mut self) {
-        let Some(PendingChange::Storing(storing)) = &self.members.change else { return };
-        let command = Command::Store(storing.change.clone());
-        self.order(Recipient::All, command);
-    }
-
-    /// A rank has stored the next view.
-    pub(crate) fn stored(&mut self, rank: u32, number: u32, observer: &mut dyn Observer) {
-        let Some(seat) = self.members.seat else { return };
-        let (voters, named) = (self.voters(), self.members.named);
-        let Some(PendingChange::Storing(storing)) = &mut self.members.change else { return };
-        if number != storing.change.number {
-            return;
-        }
-        storing.stored.insert(rank);
-        let is_agreed = seat.quorum.is_met(&voters, named, &storing.stored);
-        if !is_agreed {
-            return;
-        }
-        let Some(PendingChange::Storing(storing)) = self.members.change.take() else { return };
-        let StoringChange { change, is_inherited, mut lost, .. } = storing;
-        if is_inherited {
-            lost.extend(&change.joined);
-            self.exclude(&change);
-        }
-        let departed = change.ranks();
-        lost.retain(|rank| !departed.contains(rank));
-        self.put_in_force(change, is_inherited, observer);
-        if !lost.is_empty() {
-            self.freeze(lost, Vec::new());
-            self.check_quorum();
-            self.finish_change_if_all_stand(observer);
+        // Who enters while everything comes to its end would have to be told what the others were told.
+        let joined = if self.is_ending() { Vec::new() } else { standing.joined };
+        let change = ViewChange { number, departed, joined, from_step };
+        if self.members.seat.is_some() {
+            self.begin_storing(change);
+        } else {
+            self.put_in_force(change, false, observer);
         }
     }
 

@@ -39,6 +39,8 @@ pub enum RankEvent {
     Leaving { rank: u32 },
     /// It has lost a peer.
     Lost { rank: u32, peer: u32, reason: String },
+    /// A peer has sent it values that no honest rank sends, and is not to stay, or the run is to end.
+    Poisoned { rank: u32, peer: u32, reason: String },
     /// It cannot continue.
     Failed { rank: u32, reason: String },
     /// Something went wrong that does not end the run.
@@ -167,6 +169,7 @@ impl RankEvent {
             | RankEvent::Stalled { rank, .. }
             | RankEvent::Leaving { rank }
             | RankEvent::Lost { rank, .. }
+            | RankEvent::Poisoned { rank, .. }
             | RankEvent::Frozen { rank, .. }
             | RankEvent::Stored { rank, .. }
             | RankEvent::Model { rank, .. }
@@ -187,7 +190,8 @@ impl RankEvent {
     pub fn check(&self, rank: u32, ranks: usize, lengths: VectorLengths) -> Result<(), String> {
         let VectorLengths { model: len, report: reported } = lengths;
         if let RankEvent::Record(Record { rank, event: RecordKind::Transfer { .. }, .. })
-        | RankEvent::Lost { peer: rank, .. } = self
+        | RankEvent::Lost { peer: rank, .. }
+        | RankEvent::Poisoned { peer: rank, .. } = self
             && *rank as usize >= ranks
         {
             return Err(format!("it named rank {rank}; ranks are 0 to {}", ranks - 1));
@@ -198,6 +202,11 @@ impl RankEvent {
         }
         match self {
             RankEvent::Record(record) => check_record(record),
+            RankEvent::Probed { sent, received, .. }
+            | RankEvent::Heartbeat { sent, received, .. } => {
+                check_amount("sent", *sent)?;
+                check_amount("received", *received)
+            }
             RankEvent::Account { account, .. } => account.check(ranks),
             RankEvent::Surveyed { survey, .. } => survey.check(ranks),
             RankEvent::Report(report) => {
@@ -234,6 +243,8 @@ impl Account {
     fn check(&self, ranks: usize) -> Result<(), String> {
         let most = self.awaiting.len().max(self.sent.len()).max(self.received.len());
         let named = self.awaiting.iter().map(|awaited| awaited.from as usize).max().unwrap_or(0);
+        let amounts = self.sent.iter().chain(&self.received).copied().max().unwrap_or(0);
+        check_amount("messages", amounts)?;
         if most <= ranks.max(1 << 10) && named < ranks {
             return Ok(());
         }
@@ -241,8 +252,26 @@ impl Account {
     }
 }
 
-/// Whether the times of a report can be added up.
+/// Amounts beyond this are no honest rank's, and those of all ranks can be added up.
+const MOST: u64 = 1 << 53;
+
+fn check_amount(name: &str, amount: u64) -> Result<(), String> {
+    if amount <= MOST {
+        return Ok(());
+    }
+    Err(format!("it claims `{name}` = {amount}"))
+}
+
+/// Whether the times and amounts of a report can be added up.
 fn check_report(report: &RankReport) -> Result<(), String> {
+    let amounts = [
+        ("steps", report.steps),
+        ("samples", report.samples),
+        ("bytes_sent", report.bytes_sent),
+        ("bytes_received", report.bytes_received),
+        ("messages_sent", report.messages_sent),
+    ];
+    amounts.iter().try_for_each(|(name, amount)| check_amount(name, *amount))?;
     let RankReport { compute_seconds, exposed_seconds, waiting_seconds, .. } = *report;
     let times = [
         ("compute_seconds", compute_seconds),
@@ -273,7 +302,9 @@ fn check_record(record: &Record) -> Result<(), String> {
             check("exposed", *exposed)?;
             check("waiting", *waiting)
         }
-        RecordKind::Compute { seconds } | RecordKind::Transfer { seconds, .. } => {
+        RecordKind::Compute { seconds } => check("seconds", *seconds),
+        RecordKind::Transfer { seconds, bytes, .. } => {
+            check_amount("bytes", *bytes)?;
             check("seconds", *seconds)
         }
         // Only the coordinator evaluates and writes, and says who takes part.

@@ -20,24 +20,32 @@ pub(crate) struct ToldProgress {
     step: u64,
     /// When the next word may follow.
     next: Time,
+    /// Steps of all workers when it was last looked.
+    seen: u64,
 }
 
 impl ToldProgress {
     pub(crate) fn new(now: Time) -> ToldProgress {
-        ToldProgress { step: 0, next: now }
+        ToldProgress { step: 0, next: now, seen: 0 }
     }
 }
 
 impl Controller {
     /// Tells all ranks, if the workers have taken another step on average and it is time.
     pub(crate) fn tell_progress(&mut self) {
-        let step = self.done / self.workers as u64;
         let is_counted = self.budget.is_shared() && self.phase == RunPhase::Running;
         let is_early = self.watches && self.now < self.told.next;
-        if !is_counted || step == self.told.step || is_early {
+        // Asked after every event: while nobody has completed a step, nothing is worked out.
+        if !is_counted || self.done == self.told.seen || is_early {
             return;
         }
-        self.told = ToldProgress { step, next: self.now + PROGRESS_INTERVAL };
+        self.told.seen = self.done;
+        let step = self.mean_step();
+        if step == self.told.step {
+            return;
+        }
+        let next = self.now + PROGRESS_INTERVAL;
+        self.told = ToldProgress { step, next, seen: self.done };
         self.order(Recipient::All, Command::Progress { done: self.done });
     }
 }

@@ -59,7 +59,7 @@ enum StepPhase {
 #[derive(Clone, Copy)]
 pub struct RankMachineConfig<'a> {
     /// The run.
-    pub setup: &'a RunSpec,
+    pub setup: &'a Arc<RunSpec>,
     /// The state that it resumes from.
     pub start: &'a ResumePoint,
     /// The view in which the run starts or resumes.
@@ -166,7 +166,7 @@ impl RankMachine {
             stood_still: Time::ZERO,
             compute_limit: ComputeLimit::new(limits.compute),
             cutting: CutState::new(
-                setup.clone(),
+                Arc::clone(setup),
                 pool,
                 schedule,
                 node.step(),
@@ -352,7 +352,8 @@ impl RankMachine {
                 self.report_at_end();
                 return true;
             }
-            Command::Freeze(number) => {
+            // A worker that has just joined in that view may hear of it late.
+            Command::Freeze(number) if number > self.node.view().number => {
                 self.frozen_until = Some(number);
                 let (rank, step) = (self.node.rank.0, self.node.step());
                 self.events.push(RankEvent::Frozen { rank, number, step });

@@ -63,8 +63,10 @@ impl Controller {
     pub(crate) fn take_salvaged(&mut self, rank: u32, step: u64, model: Vec<f32>) {
         let kept = self.salvaged(rank, step, model);
         let until = self.now + self.salvage_patience();
-        if let Some(salvage) = &mut self.salvage {
-            salvage.awaited.remove(&rank);
+        // One that answers again must not keep the others.
+        if let Some(salvage) = &mut self.salvage
+            && salvage.awaited.remove(&rank)
+        {
             salvage.models.insert(rank, kept);
             salvage.until = until;
         }

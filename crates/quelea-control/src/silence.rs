@@ -16,6 +16,25 @@ impl Controller {
         detector.get_or_insert_with(|| AccrualDetector::new(limits, at)).hear(at);
     }
 
+    /// The process of a rank is gone.
+    pub fn gone(&mut self, now: Time, rank: u32, reason: String) {
+        self.now = now;
+        if self.ranks[rank as usize].is_lost {
+            self.members.waiting.remove(rank);
+            return;
+        }
+        self.ranks[rank as usize].is_gone = true;
+        self.accusations.explain(rank);
+        if self.ranks[rank as usize].report.is_none() {
+            self.suspect(Evidence::Seen, RunFailure::Lost { rank, reason });
+        }
+    }
+
+    /// Nothing can be said to a rank any more; why is seen where it is read.
+    pub fn unreachable(&mut self, rank: u32) {
+        self.ranks[rank as usize].is_unreachable = true;
+    }
+
     /// How often it is looked who is silent.
     pub(crate) fn watch_period(&self) -> Time {
         Time(self.limits.heartbeat_period().0 / 2)
@@ -43,6 +62,7 @@ impl Controller {
             let reason = format!(
                 "it has been silent for {silence:.1} s (its heartbeats came at most {gap:.1} s apart)"
             );
+            self.accusations.explain(rank);
             self.suspect(Evidence::Seen, RunFailure::Lost { rank, reason });
         }
     }

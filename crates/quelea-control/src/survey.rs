@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use quelea_core::random::Rng;
 use quelea_core::time::Time;
-use quelea_record::{AwaitedRank, LinkTotal, Observer, Record, RecordKind};
+use quelea_record::{AwaitedRank, LinkTotal, Observer, ProcessMemory, Record, RecordKind};
 
 use crate::controller::{Controller, RunPhase};
 use crate::directive::{Recipient, RunFailure};
@@ -26,8 +26,10 @@ pub struct RankSurvey {
     pub step: u64,
     /// Whom it waits for.
     pub awaiting: Vec<AwaitedRank>,
-    /// What it has exchanged with each peer.
+    /// What it has exchanged with each peer. Round trips are known to the driver alone.
     pub links: Vec<LinkTotal>,
+    /// What its process holds, which the driver adds.
+    pub memory: ProcessMemory,
     /// A subset of its parameters after this many of its steps.
     pub sampled_at: u64,
     /// Their values; empty at servers, and before the first sample.
@@ -91,7 +93,7 @@ impl Controller {
         if self.now < self.survey.next || self.phase != RunPhase::Running {
             return;
         }
-        let steps = (self.done - self.survey.done) / self.workers.max(1) as u64;
+        let steps = (self.done - self.survey.done) / self.setup.workers().max(1) as u64;
         self.survey.next = self.now + SURVEY_INTERVAL;
         self.survey.done = self.done;
         // About two samples between two surveys, so that ranks which are a step apart have one of
@@ -109,11 +111,11 @@ impl Controller {
     pub(crate) fn surveyed(&mut self, rank: u32, survey: RankSurvey, observer: &mut dyn Observer) {
         // It is alive; that it answers does not mean that it moves.
         self.ranks[rank as usize].heard = self.now;
-        let RankSurvey { step, awaiting, links, sampled_at, sample } = survey;
+        let RankSurvey { step, awaiting, links, memory, sampled_at, sample } = survey;
         let awaiting = awaiting
             .into_iter()
             .map(|awaited| AwaitedRank { what: shown(&awaited.what, REASON_CHARS), ..awaited });
-        let event = RecordKind::Account { awaiting: awaiting.collect(), links };
+        let event = RecordKind::Account { awaiting: awaiting.collect(), links, memory };
         let t = self.now.seconds();
         observer.record(Record { t, rank, step, event });
         if (rank as usize) < self.workers && !sample.is_empty() {

@@ -27,6 +27,10 @@ pub(crate) struct RankProgress {
     /// Steps that it had completed where the run was resumed, and those that it has completed since.
     pub(crate) steps_before: u64,
     pub(crate) steps: u64,
+    /// Steps of others that its report counts: of those in whose place it is, where a run is resumed with fewer.
+    pub(crate) inherited_steps: u64,
+    /// The step that it is at, by what it has said.
+    pub(crate) position: u64,
     /// Its process is gone.
     pub(crate) is_gone: bool,
     /// Nothing can be said to it any more.
@@ -56,6 +60,8 @@ impl RankProgress {
             is_lost: false,
             steps_before: 0,
             steps: 0,
+            inherited_steps: 0,
+            position: 0,
             is_gone: false,
             is_unreachable: false,
             has_failed: false,
@@ -93,7 +99,7 @@ impl Stillness {
 pub(crate) struct Trouble {
     pub(crate) noted: Time,
     pub(crate) until: Time,
-    weight: Evidence,
+    pub(crate) weight: Evidence,
     pub(crate) error: RunFailure,
 }
 
@@ -154,28 +160,33 @@ impl Controller {
             let reason = format!("it has been silent for {:.1} s", silence.seconds());
             self.suspect(Evidence::Seen, RunFailure::Lost { rank: rank as u32, reason });
         }
-        if let Some(complaint) = self.overdue().or_else(|| self.standstill()) {
-            self.suspect(Evidence::Inferred, RunFailure::Stalled(complaint));
+        if let Some(failure) = self.overdue() {
+            self.suspect(Evidence::Inferred, failure);
+        } else if let Some(failure) = self.standstill() {
+            self.suspect(Evidence::Inferred, failure);
         }
     }
 
     /// What has taken too long although every rank says that it is alive.
-    fn overdue(&self) -> Option<String> {
+    fn overdue(&self) -> Option<RunFailure> {
         let seconds = |since: Time| self.now.since(since).seconds();
         let (entered, limit) = (seconds(self.entered), self.limits.drain_seconds);
         match self.phase {
-            RunPhase::Running => self.late_cut().or_else(|| self.late_rank()),
+            RunPhase::Running => {
+                self.late_cut().map(RunFailure::Stalled).or_else(|| self.late_rank())
+            }
             RunPhase::Draining => {
                 let still = seconds(self.probes.changed);
                 let is_overdue = still >= limit || entered >= DRAIN_FACTOR * limit;
                 is_overdue.then(|| {
                     let undrained = self.probes.undrained();
-                    format!("waited {entered:.1} s for the last messages: {undrained}")
+                    let text = format!("waited {entered:.1} s for the last messages: {undrained}");
+                    RunFailure::Stalled(text)
                 })
             }
             RunPhase::Finishing if entered >= limit => {
                 let rank = self.ranks.iter().position(|progress| progress.report.is_none())?;
-                Some(format!("waited {entered:.1} s for rank {rank}: its report"))
+                Some(self.late(rank as u32, entered, "its report"))
             }
             RunPhase::Finishing | RunPhase::Salvaging => None,
         }
@@ -183,7 +194,7 @@ impl Controller {
 
     /// A rank that computes, or does not complete a step, beyond its limit. It looks at its own clock
     /// first, and knows more. One that does not compute may have to wait for one that does.
-    fn late_rank(&self) -> Option<String> {
+    fn late_rank(&self) -> Option<RunFailure> {
         let limits = &self.limits;
         let late = |progress: &RankProgress| {
             let own = &progress.compute_limit;
@@ -201,12 +212,26 @@ impl Controller {
         let mut ranks = self.ranks.iter().enumerate();
         let (rank, (time, what)) =
             ranks.find_map(|(rank, progress)| Some((rank, late(progress)?)))?;
-        Some(format!("waited {time:.1} s for rank {rank}: {what}"))
+        // One that does not compute may itself wait for others.
+        if self.ranks[rank].computing.is_none() {
+            return Some(RunFailure::Stalled(format!(
+                "waited {time:.1} s for rank {rank}: {what}"
+            )));
+        }
+        Some(self.late(rank as u32, time, &what))
+    }
+
+    /// A rank is the only one that is waited for: where the others can continue, they do.
+    fn late(&self, rank: u32, seconds: f64, what: &str) -> RunFailure {
+        if self.on_loss == LossPolicy::Stop {
+            return RunFailure::Stalled(format!("waited {seconds:.1} s for rank {rank}: {what}"));
+        }
+        RunFailure::Lost { rank, reason: format!("waited {seconds:.1} s for {what}") }
     }
 
     /// Why nobody will ever move again, if that is certain: some have ended or wait where all come
     /// together, all others wait for somebody, no message is on its way.
-    fn standstill(&self) -> Option<String> {
+    fn standstill(&self) -> Option<RunFailure> {
         let workers = &self.ranks[..self.workers];
         let finished = workers.iter().filter(|progress| progress.finished).count();
         let gathering = workers.iter().filter(|progress| progress.gathering).count();
@@ -232,12 +257,17 @@ impl Controller {
                 workers.iter().position(|progress| !progress.finished && !progress.gathering);
             let others = others.map(|rank| format!(", but rank {rank} waits in a step"));
             let others = others.unwrap_or_default() + &before;
-            return Some(format!(
-                "rank {rank} is in a call that all ranks must make together{others}"
-            ));
+            let text =
+                format!("rank {rank} is in a call that all ranks must make together{others}");
+            return Some(RunFailure::Stalled(text));
         }
         let waiting = workers.iter().position(|progress| !progress.finished)?;
-        Some(format!("rank {waiting} waits for others' next step{before}"))
+        if self.on_loss != LossPolicy::Stop && !self.is_external {
+            // The others have what they need.
+            let reason = format!("it waits for others' next step{before}");
+            return Some(RunFailure::Lost { rank: waiting as u32, reason });
+        }
+        Some(RunFailure::Stalled(format!("rank {waiting} waits for others' next step{before}")))
     }
 
     /// Who has ended while others wait: with scripts whose loops differ, that is the reason.

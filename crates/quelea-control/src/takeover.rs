@@ -5,10 +5,12 @@
 //! one; ranks that were on the way to rest go on, or continue if some have saved; any other cut is given up.
 //! Gradients that the lost process has done and told nobody of are computed again.
 
+use std::sync::Arc;
+
 use quelea_core::message::Rank;
 use quelea_core::time::Time;
 use quelea_core::view::ViewChange;
-use quelea_record::{Observer, RankReport, Record, RecordKind, Request};
+use quelea_record::{Observer, RankReport, Record, RecordKind, Request, ResumePoint};
 
 use crate::controller::{Controller, ControllerConfig, RunPhase};
 use crate::directive::{Recipient, RunFailure};
@@ -72,6 +74,7 @@ impl Controller {
             if let Some(member) = inheritance.member(rank as u32) {
                 progress.finished = member.is_finished || rank >= workers;
                 (progress.steps_before, progress.steps) = (member.steps_before, member.steps);
+                progress.position = member.position;
                 let earlier = member.steps_before.saturating_sub(before);
                 if rank < workers {
                     steps += earlier + member.steps;
@@ -79,15 +82,8 @@ impl Controller {
                 }
             }
         }
-        self.lost = 0;
-        for gone in ViewChange::absent(&self.members.changes) {
-            let before = start.report(gone.rank).steps;
-            self.ranks[gone.rank.index()].steps_before = gone.steps;
-            let report = RankReport { steps: gone.steps, left: gone.left, ..RankReport::default() };
-            self.strike_out(gone.rank.0, report);
-            steps += gone.steps.saturating_sub(before);
-            granted += gone.steps.saturating_sub(before);
-        }
+        let departed_steps = self.strike_out_absent(start);
+        (steps, granted) = (steps + departed_steps, granted + departed_steps);
         let told = inheritance.members.iter().map(|member| member.done).max().unwrap_or(0);
         let untold = told.saturating_sub(begun + steps);
         self.done = begun + steps + untold;
@@ -100,6 +96,28 @@ impl Controller {
         }
         let durable = inheritance.members.iter().map(|member| member.durable).max().unwrap_or(0);
         self.cutting.inherit(durable, None);
+    }
+
+    /// Nothing is expected of those who are not in the last agreed view. The steps that they have done since
+    /// the run began or was resumed.
+    fn strike_out_absent(&mut self, start: &ResumePoint) -> u64 {
+        self.lost = 0;
+        let (view, departed) =
+            (Arc::clone(&self.members.view), ViewChange::absent(&self.members.changes));
+        let mut steps = 0;
+        for rank in (0..self.ranks.len()).map(Rank::from).filter(|rank| !view.is_alive(*rank)) {
+            let before = start.report(rank);
+            let Some(gone) = departed.iter().find(|gone| gone.rank == rank) else {
+                // A place that nobody has taken yet.
+                self.strike_out(rank.0, before);
+                continue;
+            };
+            self.ranks[rank.index()].steps_before = gone.steps;
+            let report = RankReport { steps: gone.steps, left: gone.left, ..RankReport::default() };
+            self.strike_out(rank.0, report);
+            steps += gone.steps.saturating_sub(before.steps);
+        }
+        steps
     }
 
     /// Continues where the one before has stopped: running, coming to rest, draining, or reporting.
@@ -117,7 +135,7 @@ impl Controller {
         let has_saved = is_any(RestState::Saved);
         let has_ended =
             members.iter().all(|member| member.is_finished || member.rank as usize >= self.workers);
-        let step = self.done / self.workers as u64;
+        let step = self.mean_step();
         for member in members {
             let to = Recipient::Rank(member.rank);
             if has_saved && member.rest == RestState::Resting {
@@ -201,8 +219,13 @@ impl Controller {
         }
     }
 
-    /// Those whom an inherited view leaves out although they were heard take part no more.
+    /// Those whom an inherited view leaves out although they were heard take part no more. One who was to join
+    /// may have begun, and begins anew.
     pub(crate) fn exclude(&mut self, change: &ViewChange) {
+        for rank in &change.joined {
+            let reason = "the process that controlled the run was lost while this one joined";
+            self.order(Recipient::Rank(rank.0), Command::Abort(reason.to_string()));
+        }
         for gone in &change.departed {
             if !self.ranks[gone.rank.index()].is_lost {
                 let (steps, left) = (gone.steps, gone.left);

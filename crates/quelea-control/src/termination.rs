@@ -85,8 +85,8 @@ impl Probes {
         let Some(answers) = answers else { return false };
         let is_drained = answers.iter().all(|answer| answer.is_drained);
         let count = MessageCount {
-            sent: answers.iter().map(|answer| answer.sent).sum(),
-            received: answers.iter().map(|answer| answer.received).sum(),
+            sent: answers.iter().fold(0, |sum, answer| sum.saturating_add(answer.sent)),
+            received: answers.iter().fold(0, |sum, answer| sum.saturating_add(answer.received)),
         };
         let is_same = self.previous == Some(count);
         if is_drained && count.sent == count.received && is_same {

@@ -26,6 +26,8 @@ fn answers_to_a_probe_that_a_loss_has_overtaken_do_not_end_the_run() {
         on_loss: LossPolicy::Continue { min_workers: 1 },
         watches: true,
         waits_for_disk: false,
+        own_ranks: &[],
+        is_external: false,
     };
     let mut controller = Controller::new(config, Time::ZERO);
     let mut observer = Requests(Some(Request::Checkpoint));

@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use common::{Requests, run_spec};
 use quelea_control::{
     Command, ControlLimits, Controller, ControllerConfig, GradientTime, LossPolicy, RankEvent,
@@ -25,7 +27,7 @@ fn alone() -> RunSpec {
 }
 
 fn machine(schedule: CheckpointSchedule) -> RankMachine {
-    let (setup, start) = (alone(), ResumePoint::default());
+    let (setup, start) = (Arc::new(alone()), ResumePoint::default());
     let config = RankMachineConfig {
         setup: &setup,
         start: &start,
@@ -88,6 +90,8 @@ fn a_checkpoint_that_does_not_come_about_ends_the_run_with_a_sentence() {
         on_loss: LossPolicy::Stop,
         watches: true,
         waits_for_disk: true,
+        own_ranks: &[],
+        is_external: false,
     };
     let mut controller = Controller::new(config, Time::ZERO);
     let mut observer = Requests(Some(Request::Checkpoint));

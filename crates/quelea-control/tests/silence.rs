@@ -57,6 +57,8 @@ impl Bench {
             on_loss,
             watches: true,
             waits_for_disk: true,
+            own_ranks: &[],
+            is_external: false,
         };
         let controller = Controller::new(config, Time::ZERO);
         Bench { controller, losses: Losses::default(), now: Time::ZERO }
@@ -156,7 +158,7 @@ fn a_thread_that_says_nothing_and_does_not_compute_is_lost_although_its_process_
 
 #[test]
 fn a_gradient_may_take_a_multiple_of_the_longest_before_and_the_sentence_names_both() {
-    let mut bench = Bench::new(CONTINUE);
+    let mut bench = Bench::new(LossPolicy::Stop);
     for step in 0..10 {
         let event = RecordKind::Step {
             loss: 1.0,

@@ -10,6 +10,7 @@ use std::ops::Range;
 use crate::codec::{CodecShape, Coder};
 use crate::layout::Layout;
 use crate::message::{Message, Part, Rank};
+use crate::node::loan::SharedVector;
 use crate::optim::Optimizer;
 use crate::payload::{Payload, Pool};
 use crate::random::Rng;
@@ -121,6 +122,8 @@ pub struct Awaited {
 pub struct Outbox<'a> {
     /// The time of the event.
     pub now: Time,
+    /// When the latest computation that my state depends on was finished.
+    pub origin: Time,
     /// Who I am.
     pub rank: Rank,
     /// Who is alive, and who mixes with whom.
@@ -140,6 +143,20 @@ impl Outbox<'_> {
     pub fn send(&mut self, to: Rank, message: Message) {
         debug_assert_ne!(to, self.rank, "nobody sends to themselves");
         self.out.push(Effect::Send { to, message });
+    }
+
+    /// Sends one message to several peers, who share it.
+    pub fn send_to_all(&mut self, peers: &[Rank], mut message: Message) {
+        let Some((last, others)) = peers.split_last() else { return };
+        if !others.is_empty() {
+            // Stamped before it is shared, it need not be copied later.
+            message.stamp(self.view.number, self.origin);
+            message = message.share();
+        }
+        for to in others {
+            self.send(*to, message.clone());
+        }
+        self.send(*last, message);
     }
 
     /// `message` with its vectors encoded; receivers see what is decoded from them.
@@ -206,12 +223,24 @@ pub struct Context<'a> {
     pub params: &'a mut [f32],
     /// The flat gradient; at a server, scratch of the shard's size.
     pub grad: &'a mut [f32],
+    /// The memory of both vectors, for views that may outlive the event.
+    pub memory: VectorMemory<'a>,
     /// The buckets of this rank.
     pub layout: &'a Layout,
     /// Per bucket of a worker, the pieces of it that servers hold. Empty without servers.
     pub pieces: &'a [Vec<Piece>],
     /// The optimizer's state, for handing it to a joiner.
     pub optimizer: &'a mut dyn Optimizer,
+}
+
+/// The memory that a rank's vectors lie in, for holders outside Rust: a clone keeps it where it is
+/// (see [`SharedVector::address`]). Who may touch it when is what the events say.
+#[derive(Clone, Copy, Debug)]
+pub struct VectorMemory<'a> {
+    /// That of the parameters.
+    pub params: &'a SharedVector,
+    /// That of the gradient.
+    pub grad: &'a SharedVector,
 }
 
 impl Context<'_> {

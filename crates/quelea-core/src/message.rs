@@ -1,5 +1,8 @@
 //! What travels between ranks.
 
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
 use crate::payload::Payload;
 use crate::time::Time;
 
@@ -27,8 +30,33 @@ impl std::fmt::Display for Rank {
 }
 
 /// One message. Its meaning is the algorithm's; drivers and wire only carry it.
+///
+/// It is passed on many times between the algorithm that sends it and the one that reads it, so it is a
+/// pointer to its [fields](MessageFields). Where it goes to several receivers, they [share](Message::share)
+/// them; who changes a field gets a copy of its own.
 #[derive(Clone, Debug, Default)]
 pub struct Message {
+    fields: Holding,
+}
+
+/// How a message holds its fields.
+#[derive(Clone, Debug)]
+enum Holding {
+    /// Alone: they are changed without asking who else reads them.
+    Own(Box<MessageFields>),
+    /// With others.
+    Shared(Arc<MessageFields>),
+}
+
+impl Default for Holding {
+    fn default() -> Holding {
+        Holding::Own(Box::default())
+    }
+}
+
+/// What a message consists of.
+#[derive(Clone, Debug, Default)]
+pub struct MessageFields {
     /// What it is, in the numbering of the algorithm that sent it.
     pub kind: u8,
     /// The sender's view when it was sent; stamped by the node.
@@ -60,7 +88,7 @@ pub struct Message {
 impl Message {
     /// A message without vectors.
     pub fn new(kind: u8, step: u64, bucket: usize) -> Message {
-        Message { kind, step, bucket: bucket as u32, ..Message::default() }
+        MessageFields { kind, step, bucket: bucket as u32, ..MessageFields::default() }.into()
     }
 
     /// With `values` as its first vector.
@@ -77,15 +105,87 @@ impl Message {
 
     /// The first vector, which the sender is known to have filled.
     pub fn into_values(self) -> Payload {
-        match self.parts.into_iter().next() {
-            Some(Part::Values(values)) => values,
+        let [first, _] = self.into_parts();
+        match first {
+            Part::Values(values) => values,
             _ => Payload::from(Vec::new()),
+        }
+    }
+
+    /// Panics unless its first vector has `len` elements and the second, if there is one, as many. Whoever
+    /// keeps a message checks it on arrival: later nobody could tell whose it was.
+    pub fn expect_length(&self, len: usize) {
+        let has_length = |part: &Part| match part {
+            Part::Values(values) => values.len() == len,
+            // Its codec checks it.
+            Part::Encoded { .. } => true,
+            Part::Empty => false,
+        };
+        let [first, second] = &self.parts;
+        let is_good = has_length(first) && (matches!(second, Part::Empty) || has_length(second));
+        let (step, bucket) = (self.step, self.bucket);
+        assert!(
+            is_good,
+            "its vectors of bucket {bucket} in step {step} do not have {len} elements"
+        );
+    }
+
+    /// Its vectors.
+    pub fn into_parts(self) -> [Part; 2] {
+        match self.fields {
+            Holding::Own(fields) => fields.parts,
+            Holding::Shared(fields) => match Arc::try_unwrap(fields) {
+                Ok(fields) => fields.parts,
+                Err(shared) => shared.parts.clone(),
+            },
+        }
+    }
+
+    /// The same message; clones of it share their fields.
+    pub fn share(self) -> Message {
+        match self.fields {
+            Holding::Own(fields) => Message { fields: Holding::Shared(Arc::new(*fields)) },
+            Holding::Shared(_) => self,
+        }
+    }
+
+    /// Stamps it with the sender's view and the origin of what it contains.
+    pub fn stamp(&mut self, view: u32, origin: Time) {
+        // What is stamped already may be shared.
+        if (self.view, self.origin) != (view, origin) {
+            let fields = &mut **self;
+            (fields.view, fields.origin) = (view, origin);
         }
     }
 
     /// Bytes of all vectors, without any header.
     pub fn payload_bytes(&self) -> usize {
         self.parts.iter().map(Part::bytes).sum()
+    }
+}
+
+impl From<MessageFields> for Message {
+    fn from(fields: MessageFields) -> Message {
+        Message { fields: Holding::Own(Box::new(fields)) }
+    }
+}
+
+impl Deref for Message {
+    type Target = MessageFields;
+    fn deref(&self) -> &MessageFields {
+        match &self.fields {
+            Holding::Own(fields) => fields,
+            Holding::Shared(fields) => fields,
+        }
+    }
+}
+
+impl DerefMut for Message {
+    fn deref_mut(&mut self) -> &mut MessageFields {
+        match &mut self.fields {
+            Holding::Own(fields) => fields,
+            Holding::Shared(fields) => Arc::make_mut(fields),
+        }
     }
 }
 
@@ -114,5 +214,32 @@ impl Part {
             Part::Values(values) => values.len() * 4,
             Part::Encoded { bytes, .. } => *bytes,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_of_one_clone_is_not_seen_by_another() {
+        let values = Payload::from(vec![1.0, 2.0]);
+        let message = Message::new(3, 4, 5).with(values).share();
+        let mut changed = message.clone();
+        changed.stamp(7, Time(9));
+        changed.parts[0] = Part::Empty;
+        assert_eq!((message.view, message.origin, message.payload_bytes()), (0, Time(0), 8));
+        assert_eq!((changed.view, changed.origin, changed.payload_bytes()), (7, Time(9), 0));
+        assert_eq!((changed.kind, changed.step, changed.bucket), (3, 4, 5));
+    }
+
+    #[test]
+    fn the_vectors_of_a_shared_message_come_out_of_each_clone() {
+        let message = Message::new(1, 0, 0).with(Payload::from(vec![1.0]));
+        let message = message.and(Payload::from(vec![2.0])).share();
+        let first = message.clone().into_values();
+        let [_, second] = message.into_parts();
+        assert_eq!(&*first, &[1.0]);
+        assert!(matches!(second, Part::Values(values) if *values == [2.0]));
     }
 }

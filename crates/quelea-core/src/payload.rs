@@ -30,6 +30,32 @@ struct Shelves {
     allocated: usize,
 }
 
+/// So many shelves stay when they are empty: what was taken from them comes back. Where the sizes of
+/// buffers are many, empty ones would be in the way.
+const EMPTY_SHELVES: usize = 16;
+
+impl Shelves {
+    /// A buffer of at least `len` elements.
+    fn take(&mut self, len: usize) -> Vec<f32> {
+        self.out += 1;
+        // A buffer up to an eighth larger than needed is good enough; a far larger one is not,
+        // or a few small messages would hold the memory of the large ones.
+        let mut near = self.free.range_mut(len..=len + len / 8 + 16);
+        let found = near.find_map(|(key, shelf)| {
+            let values = shelf.pop()?;
+            Some((*key, values, shelf.is_empty()))
+        });
+        let Some((key, values, was_last)) = found else {
+            self.allocated += 1;
+            return vec![0.0; len];
+        };
+        if was_last && self.free.len() > EMPTY_SHELVES {
+            self.free.remove(&key);
+        }
+        values
+    }
+}
+
 impl Pool {
     /// An empty pool.
     pub fn new() -> Pool {
@@ -50,26 +76,7 @@ impl Pool {
 
     /// A payload of `len` elements with unspecified contents, held by nobody else.
     pub fn take(&self, len: usize) -> Payload {
-        let mut shelves = self.shelves();
-        shelves.out += 1;
-        // A buffer up to an eighth larger than needed is good enough; a far larger one is not,
-        // or a few small messages would hold the memory of the large ones.
-        let key = shelves.free.range(len..=len + len / 8 + 16).next().map(|(key, _)| *key);
-        let values = match key {
-            Some(key) => {
-                let shelf = shelves.free.get_mut(&key).expect("the key was just found");
-                let values = shelf.pop().expect("an empty shelf is removed");
-                if shelf.is_empty() {
-                    shelves.free.remove(&key);
-                }
-                values
-            }
-            None => {
-                shelves.allocated += 1;
-                vec![0.0; len]
-            }
-        };
-        drop(shelves);
+        let values = self.shelves().take(len);
         if let Some(meter) = &self.meter {
             meter.fetch_add(values.len() as u64 * 4, Ordering::Relaxed);
         }

@@ -84,6 +84,15 @@ impl RunSpec {
         }
     }
 
+    /// The same run for a virtual cluster, as run files and the library mean it: there a run that diverges, or
+    /// that a scenario attacks, is to be seen to its end, so that [`PoisonPolicy::Stop`], the default, stops
+    /// nothing.
+    pub fn simulated(&self) -> RunSpec {
+        let is_stopped = self.poison == PoisonPolicy::Stop;
+        let poison = if is_stopped { PoisonPolicy::Ignore } else { self.poison };
+        RunSpec { poison, ..self.clone() }
+    }
+
     /// Ranks in all: workers, then servers.
     pub fn ranks(&self) -> usize {
         self.view.hosts.len()
@@ -92,6 +101,11 @@ impl RunSpec {
     /// Number of workers at the start.
     pub fn workers(&self) -> usize {
         self.view.workers.len()
+    }
+
+    /// Ranks of workers in all: those at the start, and those as which others may join later.
+    pub fn seats(&self) -> usize {
+        self.ranks() - self.view.servers.len()
     }
 
     /// The shard of each server, in order of rank.
@@ -135,6 +149,19 @@ impl RunSpec {
             JoinRule::No(why) => Some(why),
             JoinRule::Common | JoinRule::Whole => None,
         }
+    }
+
+    /// Why no workers can join as these ranks beside those of `view`, if they cannot: the topology must be
+    /// built over all of them. In the place of a worker that was there before, a worker takes over that one's
+    /// place in the topology.
+    pub fn growth_refusal(&self, view: &View, joining: &[Rank]) -> Option<String> {
+        let make = self.topology.as_ref()?;
+        let mut workers = [&view.workers, joining].concat();
+        workers.sort_unstable();
+        workers.dedup();
+        let hosts: Vec<u32> = workers.iter().map(|rank| view.hosts[rank.index()]).collect();
+        let count = workers.len();
+        make(&hosts).is_none().then(|| format!("its topology cannot be built over {count} workers"))
     }
 
     /// The first view and those that follow it by these changes, in order.

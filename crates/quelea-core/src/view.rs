@@ -93,13 +93,26 @@ impl View {
         hosts: Arc<[u32]>,
         topology: Option<Arc<Schedule>>,
     ) -> View {
+        View::with_spare_seats(workers, 0, servers, hosts, topology)
+    }
+
+    /// As [`first`](View::first), with `spare` ranks between the workers and the servers as which nobody
+    /// takes part yet: workers that join later may.
+    pub fn with_spare_seats(
+        workers: usize,
+        spare: usize,
+        servers: usize,
+        hosts: Arc<[u32]>,
+        topology: Option<Arc<Schedule>>,
+    ) -> View {
         let members: Vec<Rank> = (0..workers).map(Rank::from).collect();
         let plans = topology.map(|schedule| Plan::new(0, members.clone(), schedule));
+        let seats = workers + spare;
         View {
             number: 0,
-            index: index(&members, workers + servers),
+            index: index(&members, seats + servers),
             workers: members,
-            servers: (workers..workers + servers).map(Rank::from).collect(),
+            servers: (seats..seats + servers).map(Rank::from).collect(),
             hosts,
             plans: plans.into_iter().collect(),
             changes: Vec::new(),

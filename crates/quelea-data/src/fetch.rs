@@ -6,6 +6,8 @@
 mod archive;
 mod partial;
 
+pub(crate) use archive::unpack;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;

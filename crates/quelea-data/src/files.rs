@@ -52,7 +52,14 @@ impl Content {
         } else {
             Box::new(file)
         };
-        Ok(Content { path: path.to_path_buf(), reader })
+        Ok(Content { path: path.to_path_buf(), reader: Box::new(Fused(Some(reader))) })
+    }
+
+    /// All of a file that is not packed, at most `limit` bytes.
+    pub(crate) fn plain(path: &Path, limit: u64) -> Result<Vec<u8>, DataError> {
+        let file = File::open(path).map_err(DataError::reading(path))?;
+        let mut plain = Content { path: path.to_path_buf(), reader: Box::new(file) };
+        plain.rest(usize::try_from(limit).unwrap_or(usize::MAX))
     }
 
     /// Fills `out`, or says that the file ends too early.
@@ -94,6 +101,22 @@ impl Content {
     }
 }
 
+/// Reads no more after an error: a decoder that goes on with damaged data may never end.
+struct Fused<R>(Option<R>);
+
+impl<R: Read> Read for Fused<R> {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        let Some(reader) = &mut self.0 else {
+            return Err(std::io::Error::other("an earlier part is damaged"));
+        };
+        let read = reader.read(out);
+        if read.as_ref().is_err_and(|error| error.kind() != std::io::ErrorKind::Interrupted) {
+            self.0 = None;
+        }
+        read
+    }
+}
+
 impl Read for Content {
     fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
         self.reader.read(out)
@@ -111,4 +134,21 @@ pub(crate) fn write_beside(path: &Path, bytes: &[u8]) -> Result<(), DataError> {
         let _ = std::fs::remove_file(&beside);
     }
     written.map_err(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_damaged_file_is_read_no_further() {
+        // Fuzzing has found files whose decoder does not end when it is asked again after an error.
+        let path =
+            Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/packed/damaged.xz"));
+        let mut content = Content::open(path).expect("it begins like xz");
+        let told = content.rest(1 << 20).expect_err("damaged").to_string();
+        assert!(told.contains("damaged.xz"), "{told}");
+        let again = content.read(&mut [0]).expect_err("still").to_string();
+        assert_eq!(again, "an earlier part is damaged");
+    }
 }

@@ -37,3 +37,5 @@ pub mod loader;
 pub mod order;
 mod sha256;
 pub mod text;
+#[doc(hidden)]
+pub mod untrusted;

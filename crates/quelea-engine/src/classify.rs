@@ -78,7 +78,7 @@ impl Classify {
 
     /// The gradient source of worker `rank` on `images`.
     fn source_of(&self, rank: usize, images: Arc<dyn Images>) -> Box<dyn GradientSource> {
-        let (part, batch) = (Arc::clone(&self.work.parts[rank]), self.work.batches[rank]);
+        let (part, batch) = (self.work.part(rank), self.work.batch(rank));
         let shape = images.shape();
         let ahead = if batch * shape.len() < WORTH_A_THREAD { 0 } else { 2 };
         let batches = ImageBatches::shuffled(images, part, batch, self.seed, rank);

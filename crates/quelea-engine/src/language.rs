@@ -81,7 +81,7 @@ impl Problem for NextByte {
 
     fn source(&self, rank: usize) -> Box<dyn GradientSource> {
         let (text, context) = (Arc::clone(&self.text.train), self.network.context);
-        let batch = self.work.batches[rank];
+        let batch = self.work.batch(rank);
         let windows = WindowBatches::shuffled(text, context, batch, self.seed, rank);
         let windows = windows.expect("the text is longer than a window");
         let loader = Loader::new(&self.pool, windows, 0);

@@ -43,7 +43,7 @@ impl<S: BatchSource, N: Learn<S::Batch>> Learner<S, N> {
         Learner {
             network: Arc::clone(network),
             loader,
-            batch: work.batches[rank],
+            batch: work.batch(rank),
             accumulate: work.accumulate as u64,
             dropout: (seed, format!("dropout.{rank}")),
         }

@@ -141,7 +141,7 @@ impl Problem for Translate {
     }
 
     fn source(&self, rank: usize) -> Box<dyn GradientSource> {
-        let (part, batch) = (Arc::clone(&self.work.parts[rank]), self.work.batches[rank]);
+        let (part, batch) = (self.work.part(rank), self.work.batch(rank));
         let corpus = Arc::clone(&self.train);
         let batches = PairBatches::shuffled(corpus, part, batch, self.seed, rank);
         let loader = Loader::new(&self.pool, batches, 0);

@@ -78,6 +78,16 @@ impl Work {
         Ok(Work { parts, batches, accumulate: options.accumulate.max(1), samples })
     }
 
+    /// The samples of a worker. One beyond those among whom they were divided shares them with another.
+    pub(crate) fn part(&self, rank: usize) -> Arc<[u32]> {
+        Arc::clone(&self.parts[rank % self.parts.len()])
+    }
+
+    /// Samples in a mini-batch of a worker.
+    pub(crate) fn batch(&self, rank: usize) -> usize {
+        self.batches[rank % self.batches.len()]
+    }
+
     /// Samples that a gradient of each worker is averaged over.
     pub(crate) fn samples(&self) -> Vec<u32> {
         self.batches.iter().map(|batch| (batch * self.accumulate) as u32).collect()

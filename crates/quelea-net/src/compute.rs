@@ -29,6 +29,11 @@ pub enum Gradients {
 }
 
 impl Gradients {
+    /// Whether a loop outside decides how many gradients there are.
+    pub(crate) fn are_external(&self) -> bool {
+        matches!(self, Gradients::External(_))
+    }
+
     /// The sources of a problem.
     pub fn of(problem: Arc<dyn Problem>) -> Gradients {
         Gradients::Sources(Box::new(move |rank| problem.source(rank)))

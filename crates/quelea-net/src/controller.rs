@@ -16,6 +16,7 @@ use crate::error::NetError;
 use crate::local_ranks::ProcessContext;
 use crate::protocol::{self, PacketError};
 use crate::rank::Inbox;
+use crate::rendezvous::HeldBytes;
 use crate::rendezvous::admission::JoinedWorker;
 use crate::rendezvous::joiners::Joiners;
 use crate::running_time::StoodStill;
@@ -29,6 +30,8 @@ const ABORT_WRITE_LIMIT: Duration = Duration::from_millis(500);
 pub(crate) enum Incoming {
     /// A rank says something.
     Event(RankEvent),
+    /// A rank of another process says something, which counts against its budget until it is heard.
+    Said { event: RankEvent, held: HeldBytes },
     /// Something has arrived from the process of a rank.
     Alive { rank: u32, at: Instant },
     /// The process of a rank has gone, or, in a joined process, the coordinator's.
@@ -115,6 +118,8 @@ pub(crate) fn run(
     observer: &mut dyn Observer,
     incoming: &Receiver<Incoming>,
 ) -> Result<Outcome, NetError> {
+    let is_local = |rank: &u32| matches!(links[*rank as usize], ControlLink::Local(_));
+    let own_ranks: Vec<u32> = (0..links.len() as u32).filter(is_local).collect();
     let config = ControllerConfig {
         setup: &context.setup,
         start: &context.start,
@@ -123,6 +128,8 @@ pub(crate) fn run(
         on_loss: context.options.on_loss,
         watches: true,
         waits_for_disk: true,
+        own_ranks: &own_ranks,
+        is_external: context.is_external,
     };
     let mut driver = ControllerDriver {
         controller: Controller::new(config, context.clock.now()),
@@ -137,8 +144,9 @@ pub(crate) fn run(
     loop {
         let now = driver.hear(incoming, observer)?;
         let ended = driver.controller.poll(now, observer);
-        driver.deliver();
+        // What is said to all from now on is said to those who have just entered, too.
         driver.start_entrances();
+        driver.deliver();
         match ended {
             Ok(None) => {}
             Ok(Some(outcome)) => return Ok(outcome),
@@ -168,14 +176,10 @@ impl ControllerDriver {
             self.controller.excuse(now, Time(still.as_nanos() as u64));
         }
         match word {
-            Ok(Incoming::Event(event)) => {
-                let reporter =
-                    if let RankEvent::Report(report) = &event { Some(report.rank) } else { None };
-                self.controller.handle(now, event, observer);
-                if let Some(rank) = reporter.filter(|rank| self.leaving.remove(rank)) {
-                    // Its process ends when it sees that this was all.
-                    self.links[rank as usize] = ControlLink::Broken;
-                }
+            Ok(Incoming::Event(event)) => self.handle(now, event, observer),
+            Ok(Incoming::Said { event, held }) => {
+                self.handle(now, event, observer);
+                drop(held);
             }
             Ok(Incoming::Alive { rank, at }) => self.controller.alive(self.clock.at(at), rank),
             Ok(Incoming::Gone { rank, reason }) => {
@@ -194,6 +198,17 @@ impl ControllerDriver {
             Err(_) => {}
         }
         Ok(now)
+    }
+
+    /// A rank says something.
+    fn handle(&mut self, now: Time, event: RankEvent, observer: &mut dyn Observer) {
+        let reporter =
+            if let RankEvent::Report(report) = &event { Some(report.rank) } else { None };
+        self.controller.handle(now, event, observer);
+        if let Some(rank) = reporter.filter(|rank| self.leaving.remove(rank)) {
+            // Its process ends when it sees that this was all.
+            self.links[rank as usize] = ControlLink::Broken;
+        }
     }
 
     /// A worker is connected with all others: it enters at the next cut, if it can.
@@ -259,7 +274,9 @@ impl From<RunFailure> for NetError {
             RunFailure::Lost { rank, reason } => NetError::Lost { rank, reason },
             RunFailure::Stalled(text) => NetError::Stalled(text),
             RunFailure::NoQuorum(missing) => NetError::NoQuorum(missing),
-            RunFailure::Failed { rank, reason } => NetError::Failed { rank, reason },
+            RunFailure::Failed { rank, reason } | RunFailure::Poisoned { rank, reason } => {
+                NetError::Failed { rank, reason }
+            }
             RunFailure::Stopped { step, reason } => NetError::Stopped { step, reason },
         }
     }

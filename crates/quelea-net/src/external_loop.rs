@@ -75,6 +75,8 @@ struct LoopShared {
     gathering: AtomicBool,
     /// The step at which all workers are on average, as far as the rank knows.
     global_step: AtomicU64,
+    /// Bytes that the loop has allocated on its GPU, as it last said.
+    gpu_bytes: AtomicU64,
 }
 
 /// What the rank asks of the loop.
@@ -106,6 +108,11 @@ impl ExternalLoop {
     /// Whether the loop waits where all loops come together outside the run.
     pub(crate) fn is_gathering(&self) -> bool {
         self.shared.gathering.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that the loop has allocated on its GPU, as it last said; 0 without one.
+    pub(crate) fn gpu_bytes(&self) -> u64 {
+        self.shared.gpu_bytes.load(Ordering::Relaxed)
     }
 
     /// Shows the loop at which step all workers are on average.
@@ -147,6 +154,11 @@ impl LoopHandle {
     /// algorithms, its own. It never falls.
     pub fn global_step(&self) -> u64 {
         self.shared.global_step.load(Ordering::Relaxed)
+    }
+
+    /// Says how many bytes the loop has allocated on its GPU, for those who look at the run.
+    pub fn note_gpu_bytes(&self, bytes: u64) {
+        self.shared.gpu_bytes.store(bytes, Ordering::Relaxed);
     }
 
     /// The vectors, at the turn for a gradient.

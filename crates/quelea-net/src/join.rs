@@ -4,10 +4,12 @@ mod coordinator_reader;
 mod entrance;
 mod event_writer;
 mod loading;
+#[cfg(test)]
+mod lying_peer;
 
 use std::net::{IpAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use crate::clock::RunClock;
@@ -25,7 +27,7 @@ use crate::protocol::{
 };
 use crate::rendezvous::check;
 use crate::transport::tcp::prepare;
-use crate::transport::{Doors, MeshPlan, Transport};
+use crate::transport::{Doors, MeshPlan, RankLinks, Transport};
 use crate::trust::{ControlStream, Credentials, LinkIdentity, RankKey};
 use coordinator_reader::{CoordinatorReader, hear, unexpected};
 use entrance::JoinTarget;
@@ -66,6 +68,34 @@ pub fn join(
     options: &NetOptions,
     build: &mut BuildRun<'_>,
 ) -> Result<(), NetError> {
+    join_through(addr, rank, options, build, &Direct)
+}
+
+/// What is between a rank and the others: nothing, except in tests of ranks that lie.
+trait Relay {
+    /// The ways to other ranks.
+    fn links(&self, links: Vec<RankLinks>) -> Vec<RankLinks> {
+        links
+    }
+
+    /// What the rank says to the coordinator.
+    fn events(&self, incoming: Receiver<Incoming>) -> Receiver<Incoming> {
+        incoming
+    }
+}
+
+struct Direct;
+
+impl Relay for Direct {}
+
+// long: joining is one step after another, and each needs what the one before made
+fn join_through(
+    addr: &str,
+    rank: Option<u32>,
+    options: &NetOptions,
+    build: &mut BuildRun<'_>,
+    relay: &dyn Relay,
+) -> Result<(), NetError> {
     let entrance = JoinTarget::new(addr, options)?;
     let (stream, welcome) = ask(&entrance, rank, options)?;
     let known = |_| entrance.address().to_string();
@@ -77,7 +107,7 @@ pub fn join(
     let Welcome { run, rank, open, timeline, late, job } = welcome;
     prepare(stream.socket(), options.connect_seconds).map_err(|error| gone(error.into()))?;
     let (setup, gradients) = build_checked(build, &job, &stream)?;
-    check_rank(rank, setup.workers(), &address)?;
+    check_rank(rank, setup.seats(), &address)?;
     OpenFiles { here: 1, elsewhere: setup.ranks() - 1, joined: 1 }.reserve()?;
     let (controller, incoming) = channel();
     let identity = certified(&stream, run, &address, options)?;
@@ -109,8 +139,10 @@ pub fn join(
         start: Arc::new(start),
         controller: controller.clone(),
         doors,
+        is_external: gradients.are_external(),
     };
     options.leave.arm();
+    let rank_links = relay.links(rank_links);
     let local = LocalRanks::start(&context, &gradients, rank_links, Heartbeats::ToCoordinator)?;
     let inbox = local.inbox(Rank(rank)).expect("it was just started").clone();
     // From here on a coordinator that takes nothing is as good as gone.
@@ -118,7 +150,7 @@ pub fn join(
     prepare(stream.socket(), seconds).map_err(|error| gone(error.into()))?;
     attend_coordinator(&stream, inbox, controller.clone(), known, seconds)
         .map_err(|error| gone(error.into()))?;
-    serve(&stream, &incoming, controller).map_err(|end| how_it_ended(end, address))
+    serve(&stream, &relay.events(incoming), controller).map_err(|end| how_it_ended(end, address))
 }
 
 fn how_it_ended(end: JoinEnd, address: String) -> NetError {

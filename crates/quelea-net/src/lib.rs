@@ -31,16 +31,23 @@
 //! | [`launcher`] | what `mpirun`, `srun`, `torchrun` and Kubernetes say in the environment |
 //! | [`external_loop`] | a rank whose gradients and optimizer belong to a training script |
 //! | `rank`, `compute`, `local_ranks` | a rank on its thread, its gradients, all ranks of a process |
+//! | `early_frames` | how many frames of steps to come a peer may have here |
 //! | `heartbeat` | the thread that shows that a process is alive |
+//! | `self_survey` | memory and round trips, for those who look at a run |
 //! | `transport` | how frames travel between ranks: the interface, TCP, ranks of one process |
 //! | `leave` | notice to leave, by a program or by SIGTERM |
 //! | `trust` | who may take part: secrets, tokens, certificates, encrypted connections |
+//! | `untrusted` | what reads the bytes of others, for fuzzing |
 //! | `controller` | tickets, drain, termination, time limits: what one place must decide |
 //! | `rendezvous`, `protocol` | who joins as which rank, and what processes say to each other |
+
+#[cfg(test)]
+extern crate self as quelea_net;
 
 mod clock;
 mod compute;
 mod controller;
+mod early_frames;
 mod error;
 pub mod external_loop;
 mod heartbeat;
@@ -56,16 +63,19 @@ mod protocol;
 mod rank;
 mod rendezvous;
 mod running_time;
+mod self_survey;
 pub mod tensor_group;
 mod transport;
 mod trust;
+#[doc(hidden)]
+pub mod untrusted;
 
 pub use compute::{Gradients, MakeLoop, MakeSource};
 pub use error::NetError;
 pub use join::{BuildRun, JobError, join};
 pub use leave::LeaveNotice;
 pub use options::NetOptions;
-pub use quelea_control::{LossPolicy, SilenceLimits};
+pub use quelea_control::{LossPolicy, SilenceLimits, WARNING_CHARS, shown};
 pub use quelea_record::Observer;
 pub use rendezvous::{Coordinator, Hosted, resume, threads};
 pub use transport::TransportKind;

@@ -42,6 +42,8 @@ pub(crate) struct ProcessContext {
     pub(crate) start: Arc<ResumePoint>,
     pub(crate) controller: Sender<Incoming>,
     pub(crate) doors: Doors,
+    /// Whether loops outside decide how many gradients there are.
+    pub(crate) is_external: bool,
 }
 
 /// The running ranks of this process. Dropping it ends them.
@@ -65,7 +67,7 @@ impl LocalRanks {
         let inboxes = channels.iter().map(|(rank, (sender, _))| (*rank, sender.clone())).collect();
         let mut local = LocalRanks { inboxes, threads: Vec::new(), _heartbeat: None };
         let mut watched = Vec::new();
-        context.doors.miss(context.start.departed());
+        context.doors.miss(context.start.absent(&context.setup));
         for (rank, inbox) in &local.inboxes {
             context.doors.open(*rank, inbox.clone());
         }
@@ -76,7 +78,7 @@ impl LocalRanks {
             rank_links.into_iter().zip(within).zip(channels)
         {
             links.endpoints.push(endpoint);
-            let is_worker = links.rank.index() < context.setup.workers();
+            let is_worker = links.rank.index() < context.setup.seats();
             let (source, external) = match gradients {
                 _ if !is_worker => (None, None),
                 Gradients::Sources(make) => (Some(make(links.rank.index())), None),
@@ -232,8 +234,9 @@ impl RankThread {
         let mut views = context.setup.views(&context.start.changes);
         let view = views.pop().expect("the first view is there");
         let joins_after = views.pop().filter(|_| context.start.joins);
+        let setup = Arc::new(context.setup.clone());
         let config = RankMachineConfig {
-            setup: &context.setup,
+            setup: &setup,
             start: &context.start,
             view: &view,
             schedule: context.schedule,
@@ -311,7 +314,7 @@ struct RankSink {
 
 impl FrameSink for RankSink {
     fn frame(&self, from: Rank, sent_micros: u32, message: Message) -> Result<(), String> {
-        self.state.borrow().check(&message)?;
+        self.state.borrow_mut().check(from, &message)?;
         // What only the algorithm can see to be wrong ends in a panic, which would be lost in a task.
         let take = || self.state.borrow_mut().message(from, sent_micros, message);
         catch_unwind(AssertUnwindSafe(take)).map_err(|panic| compute::text(&*panic).to_string())
@@ -326,15 +329,7 @@ impl FrameSink for RankSink {
         if !rank_state.is_current(peer, self.replacements) {
             return;
         }
-        match error {
-            LinkError::Frame(error) => {
-                rank_state.failed(format!("{peer} sent it a bad frame: {error}"));
-            }
-            LinkError::Refused(why) => {
-                rank_state.failed(format!("{peer} sent it a message that it cannot take: {why}"));
-            }
-            error => rank_state.lost(peer, error.to_string()),
-        }
+        rank_state.lost(peer, error.to_string());
     }
 }
 

@@ -16,6 +16,7 @@ use quelea_control::{REASON_CHARS, shown};
 use crate::launcher::{Launched, Rendezvous};
 use crate::protocol::Wait;
 use crate::trust::{self, ControlStream, Security};
+pub(crate) use frames::takes_frame;
 use frames::{read, write};
 use meeting::{find, gather};
 

@@ -1,9 +1,11 @@
 //! The control protocol beside the frames of the run: packets and their fields.
 
 mod codec;
+pub(crate) use codec::SAVED;
 mod fields;
 mod surveys;
 
+use std::borrow::Cow;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
@@ -11,7 +13,7 @@ use std::time::Duration;
 use quelea_core::time::Time;
 use quelea_core::view::ViewChange;
 use quelea_record::{CheckpointSchedule, RankCheckpoint};
-use quelea_wire::control::{self, ControlError, HEAD_BYTES, Reader};
+use quelea_wire::control::{self, ControlError, HEAD_BYTES, Head, Reader};
 
 use crate::measure::Probe;
 use crate::running_time;
@@ -88,6 +90,11 @@ pub(crate) trait Packet: Sized {
     fn encode(&self) -> Vec<u8>;
     fn decode(reader: &mut Reader<'_>, kind: u16) -> Result<Self, ControlError>;
 
+    /// The kind and the body in pieces, where the body is so long that it is not to be copied.
+    fn pieces(&self) -> Option<(u16, Vec<Cow<'_, [u8]>>)> {
+        None
+    }
+
     /// The longest body of a packet of this kind, where the longest of any is `most`.
     fn longest(_kind: u16, most: u64) -> u64 {
         most
@@ -150,7 +157,15 @@ impl PacketStream for TcpStream {
 
 /// Writes one packet.
 pub(crate) fn write(stream: &impl PacketStream, packet: &impl Packet) -> Result<(), PacketError> {
-    stream.transmit(&packet.encode()).map_err(|error| match error.into() {
+    let written = match packet.pieces() {
+        Some((kind, pieces)) => {
+            let head = control::encode_head(kind, &pieces);
+            let mut all = std::iter::once(&head[..]).chain(pieces.iter().map(|piece| &**piece));
+            all.try_for_each(|piece| stream.transmit(piece))
+        }
+        None => stream.transmit(&packet.encode()),
+    };
+    written.map_err(|error| match error.into() {
         PacketError::ReadTimeout => {
             let limit = stream.socket().write_timeout().ok().flatten().unwrap_or_default();
             PacketError::WriteTimeout { seconds: limit.as_secs_f64() }
@@ -250,32 +265,65 @@ pub(crate) fn read<P: Packet>(
     })
 }
 
-/// Reads one packet for as long as it takes, and calls `arrived` whenever a part of it has arrived.
+/// Who follows a packet that takes long.
+pub(crate) trait PacketWatch {
+    /// A part of it has arrived.
+    fn arrived(&mut self);
+    /// Its body of this many bytes is about to be read, which may wait.
+    fn announced(&mut self, kind: u16, bytes: u64);
+}
+
+/// Reads one packet for as long as it takes.
 pub(crate) fn read_watched<P: Packet>(
     stream: &impl PacketStream,
     most: u64,
-    arrived: &mut dyn FnMut(),
+    watch: &mut impl PacketWatch,
 ) -> Result<P, PacketError> {
-    read_body(WatchedRead { stream, arrived }, most)
+    let mut head = [0; HEAD_BYTES];
+    WatchedRead { stream, arrived: &mut || watch.arrived() }.read_exact(&mut head)?;
+    let head = check_head::<P>(&head, most)?;
+    watch.announced(head.kind, head.length as u64);
+    read_fields(WatchedRead { stream, arrived: &mut || watch.arrived() }, &head)
 }
 
-fn read_body<P: Packet>(mut stream: impl Read, most: u64) -> Result<P, PacketError> {
+/// Reads one packet with a body of at most `most` bytes.
+pub(crate) fn read_body<P: Packet>(mut stream: impl Read, most: u64) -> Result<P, PacketError> {
     let mut head = [0; HEAD_BYTES];
     stream.read_exact(&mut head)?;
-    let head = control::decode_head(&head, most)?;
+    read_fields(stream, &check_head::<P>(&head, most)?)
+}
+
+fn check_head<P: Packet>(head: &[u8; HEAD_BYTES], most: u64) -> Result<Head, PacketError> {
+    let head = control::decode_head(head, most)?;
     let (length, most) = (head.length as u64, P::longest(head.kind, most));
     if length > most {
         return Err(ControlError::Length { length, most }.into());
     }
-    let mut body = Vec::new();
-    // Memory follows what really arrives, whatever length was announced.
-    stream.take(head.length as u64).read_to_end(&mut body)?;
-    if body.len() < head.length {
-        return Err(PacketError::Closed);
-    }
+    Ok(head)
+}
+
+fn read_fields<P: Packet>(stream: impl Read, head: &Head) -> Result<P, PacketError> {
+    let body = read_growing(stream, head.length)?;
     head.check(&body)?;
     let mut reader = Reader::new(head.kind, &body);
     let packet = P::decode(&mut reader, head.kind)?;
     reader.end()?;
     Ok(packet)
+}
+
+/// How much memory is taken on the word of a head.
+const BELIEVED_BYTES: usize = 64 << 10;
+
+/// Reads a body. Memory follows what really arrives, whatever length was announced, and is never more than the
+/// body needs.
+fn read_growing(mut stream: impl Read, length: usize) -> Result<Vec<u8>, PacketError> {
+    let mut body = Vec::new();
+    while body.len() < length {
+        let more = (length - body.len()).min(body.len().max(BELIEVED_BYTES));
+        body.reserve_exact(more);
+        if stream.by_ref().take(more as u64).read_to_end(&mut body)? < more {
+            return Err(PacketError::Closed);
+        }
+    }
+    Ok(body)
 }

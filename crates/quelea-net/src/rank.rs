@@ -16,9 +16,11 @@ use quelea_wire::frame;
 use crate::clock::RunClock;
 use crate::compute::{Compute, Gradient};
 use crate::controller::Incoming;
+use crate::early_frames::EarlyFrames;
 use crate::external_loop::ExternalLoop;
 use crate::leave::LeaveNotice;
 use crate::running_time::StoodStill;
+use crate::self_survey;
 use crate::transport::{Doors, Link, RankEndpoint};
 
 /// What reaches a rank from other threads.
@@ -63,6 +65,8 @@ pub(crate) struct RankState {
     timeline: bool,
     /// Above every number of a bucket that a message may carry.
     bucket_numbers: u32,
+    /// Frames of steps to come, where steps of different ranks can be compared.
+    early: Option<EarlyFrames>,
     /// Buckets on which the external loop is to run its optimizer.
     asked: Vec<(usize, Mode)>,
     all_buckets: usize,
@@ -100,6 +104,10 @@ impl RankState {
     pub(crate) fn new(config: RankConfig, links: Vec<Option<Rc<dyn Link>>>) -> RankState {
         let RankConfig { setup, machine, clock, controller, compute, external, .. } = config;
         RankState {
+            early: setup
+                .properties()
+                .synchronous
+                .then(|| EarlyFrames::new(setup.ranks(), config.bucket_numbers as usize)),
             setup,
             all_buckets: machine.node().layout().buckets.len(),
             machine,
@@ -133,6 +141,7 @@ impl RankState {
     /// A worker that joins as `peer` has connected. How often that peer was replaced until now.
     pub(crate) fn meet(&mut self, peer: Rank, link: Rc<dyn Link>) -> u32 {
         self.machine.meet(peer);
+        self.early.iter_mut().for_each(|early| early.reset(peer));
         self.links[peer.index()] = Some(link);
         self.replacements[peer.index()] += 1;
         self.replacements[peer.index()]
@@ -145,8 +154,9 @@ impl RankState {
 
     /// Whether a message from another process can be one of this run: those of a view to come are held
     /// until this rank has entered it, and others enter one only after this rank has been told to expect
-    /// it; those of a bucket that does not exist would be kept for a step that never asks for them.
-    pub(crate) fn check(&self, message: &Message) -> Result<(), String> {
+    /// it; those of a bucket that does not exist would be kept for a step that never asks for them, and too
+    /// many of steps to come for long.
+    pub(crate) fn check(&mut self, from: Rank, message: &Message) -> Result<(), String> {
         let view = self.machine.node().view().number;
         if message.view > self.machine.latest_view() {
             return Err(format!("it is of view {}, this rank is in view {view}", message.view));
@@ -154,7 +164,10 @@ impl RankState {
         if message.bucket >= self.bucket_numbers {
             return Err(format!("there is no bucket {}", message.bucket));
         }
-        Ok(())
+        let Some(early) = &mut self.early else { return Ok(()) };
+        let node = self.machine.node();
+        let own = if node.is_server { early.latest_of_others(from) } else { node.step() };
+        early.take(from, message.step, own)
     }
 
     /// A message has arrived, handed over at `sent_micros`.
@@ -288,7 +301,10 @@ impl RankState {
     }
 
     fn tell_all(&mut self) {
-        for event in self.machine.take_events() {
+        for mut event in self.machine.take_events() {
+            if let RankEvent::Surveyed { survey, .. } = &mut event {
+                self_survey::complete(survey, &self.links, self.external.as_ref());
+            }
             let _ = self.controller.send(Incoming::Event(event));
         }
     }

@@ -5,9 +5,11 @@ mod addresses;
 pub(crate) mod admission;
 pub(crate) mod joiners;
 pub(crate) mod listener;
+mod part_gate;
 mod server;
 mod starting;
-mod worker_reader;
+pub(crate) mod worker_reader;
 
 pub(crate) use server::check;
 pub use server::{Coordinator, Hosted, resume, threads};
+pub(crate) use worker_reader::HeldBytes;

@@ -16,6 +16,7 @@
 //! | `engine` | the thread: waiting for all connections, time limits, failures |
 //! | `schedules` | ring, halving-doubling, trees and direct exchanges on tensors |
 //! | `windows` | tensors that other ranks write to while their owner computes |
+//! | `untrusted` | the frames of a connection, for fuzzing |
 //! | `reduction` | element types and the operations on them |
 
 mod connect;
@@ -25,6 +26,7 @@ mod link;
 mod reduction;
 mod schedules;
 mod submitted;
+mod untrusted;
 mod windows;
 
 use std::io::Write;
@@ -39,6 +41,7 @@ use engine::{Engine, GroupCommand};
 pub use frame::TensorCall;
 pub use reduction::{ElementType, Reducer, Reduction};
 pub use submitted::{CallOutcome, Pending};
+pub(crate) use untrusted::{example_frames, take_frames};
 pub use windows::{WindowRequest, WindowTable};
 
 /// Memory of a tensor, lent to a group until the operation that uses it is complete.

@@ -57,6 +57,20 @@ pub(crate) trait Link: fmt::Debug {
     /// Sends what can be sent without waiting. The link's task sends the rest, and reports why if it
     /// cannot.
     fn flush(&self) -> Result<(), LinkError>;
+
+    /// How the system finds the connection under the link; nothing where there is none.
+    fn quality(&self) -> LinkQuality {
+        LinkQuality::default()
+    }
+}
+
+/// What the system measures on a connection while it is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LinkQuality {
+    /// Microseconds of a round trip, smoothed; 0 where it does not say.
+    pub(crate) round_trip_micros: u64,
+    /// Segments that it has sent again.
+    pub(crate) resent: u64,
 }
 
 /// What a transport tells the rank whose frames it brings.

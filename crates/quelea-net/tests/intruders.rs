@@ -232,15 +232,16 @@ fn frames_that_nobody_uses_up_reach_a_budget_that_names_their_sender() {
         stay(&intruder);
     });
     let text = error.to_string();
-    let expected = "rank 0 failed: rank 1 sent it a bad frame: 4194304 bytes after ";
+    let expected = "lost rank 1: it sent a bad frame: 4194304 bytes after ";
     assert!(text.starts_with(expected), "{text}");
-    assert!(text.ends_with("one sender may have 67108864 here"), "{text}");
+    assert!(text.ends_with("one sender may have 67108864 here (seen by rank 0)"), "{text}");
 }
 
 #[test]
 fn a_message_that_cannot_be_taken_ends_the_run_at_once_and_names_its_sender() {
     let pool = Pool::new();
-    let late = Message { view: 1, ..Message::default() };
+    let mut late = Message::default();
+    late.view = 1;
     let short = Message::new(0, 0, 0).with(pool.copy(&[1.0]));
     let messages = [
         (Message::new(0, 0, 9999), "there is no bucket 9999"),
@@ -255,7 +256,7 @@ fn a_message_that_cannot_be_taken_ends_the_run_at_once_and_names_its_sender() {
         });
         let text = error.to_string();
         let expected =
-            format!("rank 0 failed: rank 1 sent it a message that it cannot take: {expected}");
+            format!("lost rank 1: it sent a message that could not be taken: {expected}");
         assert!(text.starts_with(&expected), "{text}");
     }
 }

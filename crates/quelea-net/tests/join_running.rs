@@ -138,3 +138,86 @@ fn takes_a_replacement(name: &str, security: Security) {
         assert!(bits.iter().all(|rank| *rank == bits[0]), "replicas are equal");
     }
 }
+
+/// A run of four workers that a fifth joins, in a new place.
+#[test]
+fn a_worker_joins_beside_all_others() {
+    for name in ["allreduce", "d-psgd", "ad-psgd", "aladdin", "sync-ps", "sgp"] {
+        let run = Run { spare: 1, ..Run::of(name, WORKERS).steps(STEPS) };
+        let coordinator = coordinator(NetOptions { on_loss: CONTINUE, ..NetOptions::default() });
+        let address = coordinator.address().to_string();
+        let begun: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
+        let mut watch = Watch::calling(|done| {
+            if done >= WORKERS as u64 * STEPS / 8 {
+                begun.store(true, Ordering::SeqCst);
+            }
+        });
+        let hosted = Hosted { workers: vec![0, 1, 2] };
+        let ended = std::thread::scope(|scope| {
+            let address = &address;
+            scope.spawn(move || worker(address, Some(3)).expect("it takes part to the end"));
+            // There is room for one of the two.
+            let asking = [(); 2].map(|()| {
+                scope.spawn(move || {
+                    while !begun.load(Ordering::SeqCst) {
+                        std::thread::yield_now();
+                    }
+                    worker(address, None)
+                })
+            });
+            let ended =
+                coordinator.run(run.job(), &run.setup(), &gradients(&run), &hosted, &mut watch);
+            let answers = asking.map(|asking| asking.join().expect("no panic"));
+            let refusals: Vec<_> = answers.into_iter().filter_map(Result::err).collect();
+            assert_eq!(refusals.len(), 1, "{name}: {refusals:?}");
+            let reason = refusals[0].to_string();
+            assert!(reason.ends_with("`membership.max_workers` makes room for more"), "{reason}");
+            ended
+        });
+        let outcome = ended.unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(outcome.ranks.iter().all(|rank| !rank.lost), "{name}: {:?}", outcome.warnings);
+        let is_step = |record: &&quelea_record::Record| {
+            record.rank == WORKERS as u32 && matches!(record.event, RecordKind::Step { .. })
+        };
+        let steps = watch.records.iter().filter(is_step).count();
+        assert!(steps > 10, "{name}: {steps} steps of the new worker");
+    }
+}
+
+/// Two workers that arrive at the same moment exchange with each other too.
+#[test]
+fn workers_that_join_at_once_are_connected_with_each_other() {
+    for name in ["allreduce", "ad-psgd"] {
+        let run = Run { spare: 2, ..Run::of(name, 2).steps(2 * STEPS) };
+        let coordinator = coordinator(NetOptions { on_loss: CONTINUE, ..NetOptions::default() });
+        let address = coordinator.address().to_string();
+        let begun: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
+        let mut watch = Watch::calling(|done| begun.store(done >= STEPS / 8, Ordering::SeqCst));
+        let hosted = Hosted { workers: vec![0, 1] };
+        let ended = std::thread::scope(|scope| {
+            let address = &address;
+            for _ in 0..2 {
+                scope.spawn(move || {
+                    while !begun.load(Ordering::SeqCst) {
+                        std::thread::yield_now();
+                    }
+                    worker(address, None).expect("it takes part to the end")
+                });
+            }
+            coordinator.run(run.job(), &run.setup(), &gradients(&run), &hosted, &mut watch)
+        });
+        let outcome = ended.unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(outcome.ranks.iter().all(|rank| !rank.lost), "{name}: {:?}", outcome.warnings);
+        let joined = watch.records.iter().filter(|record| record.event == RecordKind::Joined);
+        assert_eq!(joined.count(), 2, "{name}");
+    }
+}
+
+/// Before the run begins, only as many join as it starts with.
+#[test]
+fn places_for_later_are_not_waited_for() {
+    let run = Run { spare: 3, ..Run::of("d-psgd", 2) };
+    let outcome = run.sockets(true).expect("it runs with two");
+    let lost: Vec<u32> = outcome.ranks.iter().filter(|r| r.lost).map(|r| r.rank).collect();
+    assert_eq!(lost, [2, 3, 4]);
+}

@@ -121,3 +121,66 @@ fn the_usual_runs_have_nothing_to_be_named() {
     let outcome = outcome.expect("all values are good");
     assert_eq!(common::bits(&outcome), common::bits(&run.threads().expect("threads")));
 }
+
+/// A run of four over sockets, rank 0 with the coordinator.
+fn over_sockets(
+    algorithm: &str,
+    poison: PoisonPolicy,
+    value: f32,
+) -> (Result<Outcome, NetError>, Watch) {
+    let run = Run::of(algorithm, 4).steps(30);
+    let setup = RunSpec { poison, ..run.setup() };
+    let on_loss = LossPolicy::Continue { min_workers: 1 };
+    // A sender whose message was refused may wait for an answer that it does not get.
+    let limits = NetOptions { peer_seconds: 2.0, ..NetOptions::default() };
+    let coordinator = coordinator(NetOptions { on_loss, ..limits.clone() });
+    let address = coordinator.address().to_string();
+    let mut watch = Watch::new();
+    let ended = std::thread::scope(|scope| {
+        for rank in [1, 2, 3] {
+            let (address, setup, limits) = (&address, setup.clone(), &limits);
+            scope.spawn(move || {
+                quelea_net::join(address, Some(rank), limits, &mut |_| {
+                    Ok((setup.clone(), gradients(value)))
+                })
+            });
+        }
+        let hosted = Hosted { workers: vec![0] };
+        coordinator.run(run.job(), &setup, &gradients(value), &hosted, &mut watch)
+    });
+    (ended, watch)
+}
+
+/// Whose messages were not used, by the records.
+fn senders(watch: &Watch) -> std::collections::BTreeSet<u64> {
+    let sender = |record: &quelea_record::Record| match record.event {
+        RecordKind::Measured { kind, number } if kind.name == POISONED.name => Some(number),
+        _ => None,
+    };
+    watch.records.iter().filter_map(sender).collect()
+}
+
+#[test]
+fn every_policy_does_what_it_says_with_every_kind_of_poison_over_sockets() {
+    for (value, shown) in [(f32::NAN, "NaN"), (f32::INFINITY, "inf"), (-3e30, "-3e30")] {
+        let named = format!("rank {POISONER} sent {shown} as element ");
+        let (ended, watch) = over_sockets("sync-ps", PoisonPolicy::Stop, value);
+        let told = ended.expect_err("it ends").to_string();
+        assert!(told.contains(&named), "{told}");
+        assert_eq!(senders(&watch), [POISONER as u64].into());
+
+        let (ended, watch) = over_sockets("d-psgd", PoisonPolicy::Drop, value);
+        let outcome = ended.expect("the others continue");
+        let lost: Vec<u32> = outcome.ranks.iter().filter(|r| r.lost).map(|r| r.rank).collect();
+        assert_eq!(lost, [POISONER as u32], "{:?}", outcome.warnings);
+        assert_eq!(senders(&watch), [POISONER as u64].into());
+
+        let (ended, watch) = over_sockets("asp", PoisonPolicy::Refuse, value);
+        let outcome = ended.expect("the others continue");
+        assert_eq!(senders(&watch), [POISONER as u64].into());
+        let honest = outcome.ranks.iter().filter(|rank| rank.rank as usize != POISONER);
+        assert!(honest.flat_map(|rank| &rank.params).all(|value| value.is_finite()));
+        let warned = |text: &String| text.contains(&named) && text.contains("it was not used");
+        assert!(outcome.warnings.iter().any(warned), "{:?}", outcome.warnings);
+    }
+}

@@ -72,14 +72,15 @@ function show() {
   panels.figures(state);
   panels.ranks(state, view.selected, select);
   topology.draw(element("topology"), about, state, view.selected, select);
-  const name = about.topology ? `${about.topology.name}, round of step ${digits(state.round.step)}` : about.servers > 0 ? "workers and servers" : "every worker with every other";
+  const anew = state.round.is_rebuilt ? " made anew over the living" : "";
+  const name = about.topology ? `${about.topology.name}${anew}, round of step ${digits(state.round.step)}` : about.servers > 0 ? "workers and servers" : "every worker with every other";
   text(element("topology-note"), name);
   panels.waits(state);
   panels.asynchrony(state);
   panels.membership(state);
   panels.advice(state);
   panels.actions(state, view.selected, perform);
-  panels.detail(state, view.selected, historyOf(view.selected), select);
+  panels.detail(state, about, view.selected, historyOf(view.selected), select);
   panels.learning(curves, state, element("axis").value, element("log-scale").checked);
   const slider = element("slider");
   element("time").hidden = !state.can_seek || state.end <= 0;
@@ -102,6 +103,11 @@ function ask() {
   const run = view.run;
   api.latest("/api/state", { run, t: view.at }, (state) => {
     if (run !== view.run) return;
+    if (view.about && state.run !== view.about.name) {
+      // The process has begun another run.
+      openRun(null).catch(fail);
+      return;
+    }
     view.state = state;
     remember(state);
     schedule();

@@ -19,6 +19,8 @@ export function figures(state) {
     ["consensus distance", digits(p.consensus_distance), p.consensus_distance],
     ["goodput", percent(p.goodput), p.goodput],
   ];
+  const { measured_samples_per_second: measured, predicted_samples_per_second: predicted } = state.advice;
+  if (measured && predicted) rows.push(["samples/s, share of plan's", percent(measured / predicted), measured / predicted]);
   if (sampled && !state.summary) rows.push(["sampled distance", `${digits(sampled.value, 3)} ± ${digits(sampled.error, 1)}`, sampled.value]);
   pairs(element("figures"), rows);
 }
@@ -26,11 +28,11 @@ export function figures(state) {
 export function legends() {
   const key = (name, label) => [make("span", { className: `key ${name}` }), label];
   element("ranks-legend").replaceChildren(...key("compute", "compute"), ...key("exposed", "exposed communication"), ...key("waiting", "waiting for slower peers"));
-  text(element("topology-legend"), "circles: workers, squares: servers; a crossed one was lost. A dashed edge has carried nothing for long.");
+  text(element("topology-legend"), "circles: workers, squares: servers; a crossed one was lost. A dashed edge has carried nothing for long, a dotted one had to send again.");
 }
 
 function rankRow(select, rank) {
-  const cells = Array.from({ length: 10 }, () => make("td"));
+  const cells = Array.from({ length: 12 }, () => make("td"));
   const button = make("button", { type: "button", className: "rank" });
   button.addEventListener("click", () => select({ rank }));
   cells[0].append(button);
@@ -64,7 +66,9 @@ export function ranks(state, selected, select) {
     text(cells[6], isWorker ? digits(rank.loss, 4) : "");
     text(cells[7], rank.deviation ? digits(rank.deviation.value, 3) : "");
     text(cells[8], bytes(rank.bytes_sent));
-    text(cells[9], rank.heard === null || state.has_ended ? "" : `${seconds(Math.max(0, state.now - rank.heard))} ago`);
+    text(cells[9], rank.resident_bytes === null ? "" : bytes(rank.resident_bytes));
+    text(cells[10], rank.gpu_bytes === null ? "" : bytes(rank.gpu_bytes));
+    text(cells[11], rank.heard === null || state.has_ended ? "" : `${seconds(Math.max(0, state.now - rank.heard))} ago`);
     for (const key of ["compute_seconds", "exposed_seconds", "waiting_seconds", "bytes_sent", "bytes_received", "samples"]) row.dataset[key] = JSON.stringify(rank[key]);
   }
 }
@@ -145,16 +149,17 @@ export function asynchrony(state) {
   const count = all.reduce((sum, one) => sum + one[1], 0);
   const mean = count > 0 ? all.reduce((sum, one) => sum + one[0] * one[1], 0) / count : null;
   const flying = state.links.reduce((sum, link) => sum + (link.in_flight || 0), 0);
+  const flyingBytes = state.links.reduce((sum, link) => sum + (link.in_flight_bytes || 0), 0);
   const rows = [
     ["mean staleness", digits(mean, 4), mean], ["gradients per message", digits(folded, 4), folded],
-    ["exchanges broken off", digits(half), half], ["messages in flight", state.links.length ? digits(flying) : "–", flying],
+    ["exchanges broken off", digits(half), half], ["in flight", state.links.length ? `${bytes(flyingBytes)}, ${digits(flying)} messages` : "–", flyingBytes],
   ];
   if (peak && peak.peak_bytes) rows.push(["most in flight", `${bytes(peak.peak_bytes)}, ${digits(peak.peak_messages)} messages`, peak.peak_bytes]);
   pairs(element("asynchrony"), rows);
 }
 
 export function membership(state) {
-  const living = state.ranks.filter((rank) => rank.state !== "lost").length;
+  const living = state.ranks.filter((rank) => rank.lost_at === null).length;
   pairs(element("goodput"), [
     ["living ranks", `${living} of ${state.ranks.length}`, living],
     ["goodput so far", percent(state.progress.goodput), state.progress.goodput],
@@ -234,7 +239,8 @@ export function configuration(config) {
 
 // The links of a rank as buttons, so that edges can be selected without a mouse.
 function linkButtons(box, state, rank, select) {
-  const peers = [...new Set(state.links.filter((link) => link.from === rank || link.to === rank).map((link) => (link.from === rank ? link.to : link.from)))].sort((a, b) => a - b);
+  const pairs = [...state.links.map((link) => [link.from, link.to]), ...state.round.edges].filter((pair) => pair.includes(rank));
+  const peers = [...new Set(pairs.map(([from, to]) => (from === rank ? to : from)))].sort((a, b) => a - b);
   const key = `${rank}: ${peers.join(" ")}`;
   if (box.dataset.key === key) return;
   box.dataset.key = key;
@@ -245,7 +251,13 @@ function linkButtons(box, state, rank, select) {
   }));
 }
 
-export function detail(state, selected, history, select) {
+// What a server keeps of the model, where that is known.
+function shard(about, rank) {
+  const range = about.shards[rank.rank - about.workers];
+  return range ? [["shard", `elements ${digits(range[0])} to ${digits(range[1] - 1)}`, range[0]]] : [];
+}
+
+export function detail(state, about, selected, history, select) {
   const box = element("detail");
   box.hidden = !selected;
   if (!selected) return;
@@ -259,15 +271,18 @@ export function detail(state, selected, history, select) {
     pairs(list, both.length === 0 ? [["traffic", "ranks did not count it in this run"]] : both.flatMap((link) => [
       [`${link.from} → ${link.to}`, `${bytes(link.bytes)} in ${digits(link.messages)} messages, ${bytes(Math.round(link.bytes_per_second))}/s`, link.bytes],
       ["last used", `${seconds(link.age)} ago${link.delay === null ? "" : `, the last message took ${seconds(link.delay)}`}`, link.age],
+      ["round trip", link.round_trip === null ? "not known: no connection of its own" : `${seconds(link.round_trip)}, ${digits(link.resent)} segments sent again`, link.round_trip],
     ]));
   } else {
     const rank = state.ranks[selected.rank];
     linkButtons(links, state, selected.rank, select);
     text(title, `${rank.role === "server" ? "Server" : "Worker"}, rank ${rank.rank}, on host ${rank.host}`);
     pairs(list, [
-      ["state", rank.lost_at === null ? rank.state : `lost at ${seconds(rank.lost_at)}`], ["steps", digits(rank.step), rank.step], ["samples", digits(rank.samples), rank.samples],
+      ["state", rank.lost_at === null ? rank.state : `${rank.state} at ${seconds(rank.lost_at)}`], ["steps", digits(rank.step), rank.step], ["samples", digits(rank.samples), rank.samples],
       ["compute", seconds(rank.compute_seconds), rank.compute_seconds], ["exposed", seconds(rank.exposed_seconds), rank.exposed_seconds], ["waiting", seconds(rank.waiting_seconds), rank.waiting_seconds],
       ["sent, received", `${bytes(rank.bytes_sent)}, ${bytes(rank.bytes_received)}`], ["view", digits(rank.view), rank.view],
+      ...shard(about, rank),
+      ["memory of its process, GPU", `${bytes(rank.resident_bytes)}, ${bytes(rank.gpu_bytes)}`, rank.resident_bytes],
     ]);
   }
   lines(canvas, { name: "History", xName: "seconds, since this page is open", series: history, isLog: false });

@@ -95,6 +95,7 @@ function health(link, state, about) {
   if (!link) return "";
   const pace = Math.max(2, 20 * (state.advice.measured_step_seconds || 0));
   if (!state.has_ended && !state.is_past && link.age > pace) return "stale";
+  if (link.resent_recently > 0) return "lossy";
   const most = about.bandwidth_bytes_per_second;
   return most && link.bytes_per_second > 0.7 * most ? "busy" : "good";
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use quelea_record::{AwaitedRank, LinkTotal};
+use quelea_record::{AwaitedRank, LinkTotal, ProcessMemory};
 
 /// How much the newest step counts in a rate.
 const NEWEST: f64 = 0.1;
@@ -27,8 +27,10 @@ pub struct RankActivity {
     pub heard: Option<f64>,
     /// When it last completed a step.
     pub stepped: Option<f64>,
-    /// When it was lost.
+    /// When it was lost, or left.
     pub lost: Option<f64>,
+    /// Whether it left with notice.
+    pub has_left: bool,
     /// The view that it is in.
     pub view: u32,
     /// Seconds of its last steps.
@@ -43,6 +45,8 @@ pub struct RankActivity {
     pub deviation: Option<Estimate>,
     /// Whom it waits for, as it said.
     pub awaiting: Vec<AwaitedRank>,
+    /// What its process holds.
+    pub memory: ProcessMemory,
     /// What it has exchanged with each peer.
     pub links: BTreeMap<u32, LinkActivity>,
 }
@@ -76,10 +80,10 @@ pub struct LinkActivity {
     pub at: f64,
     /// When messages last went either way.
     pub active: f64,
-    /// When messages last went to the peer.
-    pub sent: f64,
     /// Bytes per second, both ways, since the totals before.
     pub bytes_per_second: f64,
+    /// Segments that were sent again since the totals before.
+    pub resent_recently: u64,
     /// Whether the ranks themselves count its messages.
     pub is_counted: bool,
     /// Seconds between its last messages, where they were recorded one by one.
@@ -157,9 +161,8 @@ impl RankActivity {
         if (total.sent, total.received) != (before.sent, before.received) {
             link.active = t;
         }
-        if total.sent != before.sent {
-            link.sent = t;
-        }
+        // A connection that was restored counts anew.
+        link.resent_recently = total.resent.saturating_sub(before.resent);
         (link.total, link.at, link.is_counted) = (total, t, true);
     }
 
@@ -226,5 +229,10 @@ mod tests {
         assert_eq!((link.bytes_per_second, link.active, link.at), (0.0, 3.0, 4.0));
         rank.exchanged(4.5, total(6, 600));
         assert_eq!(rank.links[&2].bytes_per_second, 200.0);
+        let resent = |resent| LinkTotal { peer: 2, sent: 6, resent, ..Default::default() };
+        for (total, recently) in [(3, 3), (4, 1), (4, 0), (1, 0)] {
+            rank.exchanged(5.0, resent(total));
+            assert_eq!(rank.links[&2].resent_recently, recently);
+        }
     }
 }

@@ -31,8 +31,7 @@ pub(crate) fn advice_json(
     let steps = state.steps;
     let workers = about.workers.max(1) as f64;
     let measured = (steps > 0).then(|| state.t * workers / steps as f64);
-    let batch: f64 = state.ranks.iter().take(about.workers).map(|rank| f64::from(rank.batch)).sum();
-    let rate = |step_seconds: f64| (step_seconds > 0.0).then(|| batch / step_seconds);
+    let rate = |step_seconds: f64| batch_rate(state, about, step_seconds);
     let predicted = forecast.map(|forecast| forecast.step_seconds);
     json!({
         "measured_step_seconds": measured,
@@ -42,6 +41,22 @@ pub(crate) fn advice_json(
         "sentence": advice_sentence(state, about, forecast, measured),
         "verdict": forecast.map(|forecast| &forecast.verdict),
     })
+}
+
+/// Samples per second, if a step of all living workers takes so long.
+fn batch_rate(state: &MomentState, about: &RunDescription, step_seconds: f64) -> Option<f64> {
+    let workers = state.ranks.iter().take(about.workers).filter(|rank| rank.lost.is_none());
+    let batch: f64 = workers.map(|rank| f64::from(rank.batch)).sum();
+    (step_seconds > 0.0 && batch > 0.0).then(|| batch / step_seconds)
+}
+
+/// Samples per second that `plan` predicts.
+pub(crate) fn predicted_rate(
+    state: &MomentState,
+    about: &RunDescription,
+    forecast: &PlanForecast,
+) -> Option<f64> {
+    batch_rate(state, about, forecast.step_seconds)
 }
 
 /// The one sentence that says what would be faster.

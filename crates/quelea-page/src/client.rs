@@ -42,7 +42,12 @@ pub enum ClientError {
 pub fn get(address: &str, path: &str, token: Option<&str>) -> Result<Value, ClientError> {
     let failed = |source| ClientError::Io { address: address.to_string(), source };
     let answer = exchange(address, path, token).map_err(failed)?;
-    let text = String::from_utf8_lossy(&answer);
+    parse(address, &answer)
+}
+
+/// What a server has answered.
+pub(crate) fn parse(address: &str, answer: &[u8]) -> Result<Value, ClientError> {
+    let text = String::from_utf8_lossy(answer);
     let unexpected = |status: &str| ClientError::Unexpected {
         address: address.to_string(),
         status: status.to_string(),
@@ -50,10 +55,31 @@ pub fn get(address: &str, path: &str, token: Option<&str>) -> Result<Value, Clie
     let (head, body) = text.split_once("\r\n\r\n").ok_or_else(|| unexpected("half an answer"))?;
     let status = head.lines().next().unwrap_or_default();
     match status.split(' ').nth(1) {
-        Some("200") => serde_json::from_str(body).map_err(|error| unexpected(&error.to_string())),
+        Some("200") => {
+            let answer =
+                serde_json::from_str(body).map_err(|error| unexpected(&error.to_string()))?;
+            Ok(plain(answer))
+        }
         Some("401") => Err(ClientError::Unauthorized { address: address.to_string() }),
-        _ => Err(unexpected(status)),
+        _ => Err(unexpected(&plain_text(status))),
     }
+}
+
+/// What another process says is shown in a terminal: its texts without control characters.
+fn plain(value: Value) -> Value {
+    match value {
+        Value::String(text) => Value::String(plain_text(&text)),
+        Value::Array(items) => Value::Array(items.into_iter().map(plain).collect()),
+        Value::Object(fields) => {
+            let fields = fields.into_iter().map(|(key, value)| (plain_text(&key), plain(value)));
+            Value::Object(fields.collect())
+        }
+        other => other,
+    }
+}
+
+fn plain_text(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
 fn exchange(address: &str, path: &str, token: Option<&str>) -> io::Result<Vec<u8>> {
@@ -68,4 +94,21 @@ fn exchange(address: &str, path: &str, token: Option<&str>) -> io::Result<Vec<u8
     let mut answer = Vec::new();
     stream.take(ANSWER_MAX).read_to_end(&mut answer)?;
     Ok(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn nothing_that_a_terminal_would_obey_is_left_in_an_answer() {
+        let said = json!({ "na\u{1b}me": ["\u{1b}[2J\u{9b}31mred", 7, { "text": "a\nb" }] });
+        let told = plain(said);
+        assert_eq!(
+            told,
+            json!({ "na\u{fffd}me": ["\u{fffd}[2J\u{fffd}31mred", 7, { "text": "a\u{fffd}b" }] })
+        );
+    }
 }

@@ -1,13 +1,14 @@
 //! Runs on the disk: opening one, listing those of a folder, following one that is being written.
 
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
+use std::io::{self, BufReader, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use quelea_record::Record;
 use quelea_run::files::directory::records_of;
+use quelea_run::files::limited::{LINE_BYTES, LimitedLines, read_limited};
 use quelea_run::files::read_records::read_line;
 use serde_json::{Value, json};
 
@@ -17,6 +18,8 @@ use crate::log::{LogPhase, RunLog};
 
 /// How often a run that is being written is looked at.
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(200);
+/// The longest summary or description.
+const JSON_BYTES: u64 = 64 << 20;
 /// Records that are taken at once.
 const BATCH: usize = 4096;
 /// The file in which a run that is being written describes itself.
@@ -87,7 +90,7 @@ pub fn name(path: &Path) -> String {
 pub fn summary(path: &Path) -> Result<Option<Value>, FolderError> {
     let path = path.join("summary.json");
     let failed = |source| FolderError::Read { path: path.clone(), source };
-    match fs::read(&path) {
+    match read_limited(&path, JSON_BYTES) {
         Ok(bytes) => {
             let read = serde_json::from_slice(&bytes);
             read.map(Some).map_err(|error| failed(io::Error::other(error)))
@@ -100,7 +103,10 @@ pub fn summary(path: &Path) -> Result<Option<Value>, FolderError> {
 /// The configuration of a run that has not ended: what it wrote beside its records, or that of its
 /// newest checkpoint.
 fn written_config(path: &Path) -> Value {
-    let read = |path: PathBuf| fs::read(path).ok().and_then(|b| serde_json::from_slice(&b).ok());
+    let read = |path: PathBuf| {
+        let bytes = read_limited(&path, JSON_BYTES).ok()?;
+        serde_json::from_slice(&bytes).ok()
+    };
     if let Some(config) = read(path.join(DESCRIPTION)) {
         return config;
     }
@@ -114,16 +120,15 @@ fn written_config(path: &Path) -> Value {
 
 /// The end of a file that may still grow.
 struct RecordTail {
-    reader: BufReader<File>,
-    /// A line that is not whole yet.
-    line: String,
+    lines: LimitedLines<BufReader<File>>,
 }
 
 impl RecordTail {
     fn open(path: &Path) -> Result<RecordTail, FolderError> {
         let file =
             File::open(path).map_err(|source| FolderError::Read { path: path.into(), source })?;
-        Ok(RecordTail { reader: BufReader::with_capacity(1 << 18, file), line: String::new() })
+        let reader = BufReader::with_capacity(1 << 18, file);
+        Ok(RecordTail { lines: LimitedLines::new(reader, LINE_BYTES) })
     }
 
     /// Reads to the end; whether there was anything.
@@ -142,21 +147,18 @@ impl RecordTail {
     fn batch(&mut self) -> Vec<Record> {
         let mut records = Vec::new();
         while records.len() < BATCH {
-            match self.reader.read_line(&mut self.line) {
-                Ok(0) | Err(_) => break,
-                Ok(_) if !self.line.ends_with('\n') => break,
-                Ok(_) => {
-                    records.extend(read_line(&self.line));
-                    self.line.clear();
-                }
+            match self.lines.next_line() {
+                Ok(None) | Err(_) => break,
+                Ok(Some(line)) => records.extend(str::from_utf8(line).ok().and_then(read_line)),
             }
         }
         records
     }
 
-    /// How far it was read.
+    /// How far whole lines were read.
     fn position(&mut self) -> u64 {
-        self.reader.stream_position().unwrap_or(0)
+        let unfinished = self.lines.unfinished().len() as u64;
+        self.lines.reader_mut().stream_position().unwrap_or(0).saturating_sub(unfinished)
     }
 }
 
@@ -201,10 +203,10 @@ impl Follower {
     /// The draft has its name now; on some systems the open file is another one.
     fn reopen(&mut self) {
         let Some(tail) = &mut self.tail else { return };
-        let position = tail.position() - tail.line.len() as u64;
+        let position = tail.position();
         let Some(path) = records_of(&self.path) else { return };
         if let Ok(mut fresh) = RecordTail::open(&path)
-            && fresh.reader.seek(SeekFrom::Start(position)).is_ok()
+            && fresh.lines.reader_mut().seek(SeekFrom::Start(position)).is_ok()
         {
             self.tail = Some(fresh);
         }

@@ -8,7 +8,7 @@ use quelea_record::Record;
 use quelea_run::files::records::write_line;
 use serde_json::{Value, json};
 
-use crate::advice::{Adviser, PlanForecast, advice_json};
+use crate::advice::{Adviser, PlanForecast, advice_json, predicted_rate};
 use crate::curves::RunCurves;
 use crate::description::RunDescription;
 use crate::state::{MomentState, Surroundings};
@@ -222,6 +222,7 @@ impl RunLog {
         let forecast = self.forecast(&mut inner);
         let state = past.as_ref().map_or(&inner.state, |(_, state)| state);
         shown["advice"] = advice_json(state, &self.description, forecast.as_ref());
+        shown["run"] = json!(self.description.name);
         shown["end"] = json!(end);
         shown["is_past"] = json!(past.is_some());
         shown["can_seek"] = json!(inner.dropped == 0);
@@ -268,6 +269,13 @@ impl RunLog {
             inner.forecast = Some(CachedForecast { steps, forecast });
         }
         inner.forecast.as_ref().and_then(|cached| cached.forecast.clone())
+    }
+
+    /// Samples per second that `plan` predicts, with the gradients' time as measured.
+    pub fn predicted_samples_per_second(&self) -> Option<f64> {
+        let mut inner = self.lock();
+        let forecast = self.forecast(&mut inner)?;
+        predicted_rate(&inner.state, &self.description, &forecast)
     }
 
     /// Lines of `records.jsonl` from the record with this number on, and the number that follows.

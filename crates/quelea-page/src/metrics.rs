@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::activity::STEP_BOUNDS;
+use crate::activity::{LinkActivity, STEP_BOUNDS};
 use crate::description::RunDescription;
 use crate::log::RunLog;
 use crate::state::MomentState;
@@ -19,8 +19,11 @@ struct MetricFamily<'a> {
 
 /// All metrics of a run.
 pub fn text(log: &RunLog) -> String {
+    let predicted = log.predicted_samples_per_second();
     log.read(|state, now| {
         let mut out = String::new();
+        let help = "Samples per second that plan predicts for this run.";
+        single(&mut out, "quelea_predicted_samples_per_second", "gauge", help, predicted);
         run_metrics(&mut out, log.description(), state, now);
         rank_metrics(&mut out, log.description(), state, now);
         step_histogram(&mut out, log.description(), state);
@@ -68,7 +71,7 @@ fn run_metrics(out: &mut String, about: &RunDescription, state: &MomentState, no
         label(&about.algorithm),
         label(&about.task)
     );
-    let total = (about.steps * about.workers as u64) as f64;
+    let total = about.steps as f64 * about.workers as f64;
     single(out, "quelea_run_clock_seconds", "gauge", "The run's clock.", Some(now));
     single(out, "quelea_run_planned_steps", "gauge", "Steps of all workers together.", Some(total));
     let rate = state.samples_per_second();
@@ -164,6 +167,22 @@ const PER_RANK: &[PerRank<'static>] = &[
         },
         value: |rank, _| rank.deviation.map(|estimate| estimate.value),
     },
+    PerRank {
+        family: MetricFamily {
+            name: "quelea_rank_resident_bytes",
+            kind: "gauge",
+            help: "Memory of a rank's process.",
+        },
+        value: |rank, _| Some(rank.memory.resident_bytes as f64).filter(|bytes| *bytes > 0.0),
+    },
+    PerRank {
+        family: MetricFamily {
+            name: "quelea_rank_gpu_bytes",
+            kind: "gauge",
+            help: "Memory that a rank's process has allocated on its GPU.",
+        },
+        value: |rank, _| Some(rank.memory.gpu_bytes as f64).filter(|bytes| *bytes > 0.0),
+    },
 ];
 
 fn rank_metrics(out: &mut String, about: &RunDescription, state: &MomentState, now: f64) {
@@ -230,6 +249,50 @@ fn step_histogram(out: &mut String, about: &RunDescription, state: &MomentState)
     }
 }
 
+/// One metric of every link.
+struct PerLink {
+    family: MetricFamily<'static>,
+    value: fn(&LinkActivity) -> Option<f64>,
+}
+
+const PER_LINK: &[PerLink] = &[
+    PerLink {
+        family: MetricFamily {
+            name: "quelea_link_sent_bytes_total",
+            kind: "counter",
+            help: "Bytes that one rank has sent to another.",
+        },
+        value: |link| Some(link.total.bytes_sent as f64),
+    },
+    PerLink {
+        family: MetricFamily {
+            name: "quelea_link_sent_messages_total",
+            kind: "counter",
+            help: "Messages that one rank has sent to another.",
+        },
+        value: |link| Some(link.total.sent as f64),
+    },
+    PerLink {
+        family: MetricFamily {
+            name: "quelea_link_round_trip_seconds",
+            kind: "gauge",
+            help: "Round trip of a connection, smoothed, as the system measures it.",
+        },
+        value: |link| {
+            let micros = link.total.round_trip_micros;
+            (micros > 0).then(|| micros as f64 / 1e6)
+        },
+    },
+    PerLink {
+        family: MetricFamily {
+            name: "quelea_link_resent_segments_total",
+            kind: "counter",
+            help: "Segments of a connection that the system has sent again.",
+        },
+        value: |link| link.is_counted.then_some(link.total.resent as f64),
+    },
+];
+
 fn link_metrics(out: &mut String, state: &MomentState) {
     let links = || {
         let ranks = state.ranks.iter().enumerate();
@@ -238,19 +301,16 @@ fn link_metrics(out: &mut String, state: &MomentState) {
     if links().next().is_none() {
         return;
     }
-    let bytes = "quelea_link_sent_bytes_total";
-    let help = "Bytes that one rank has sent to another.";
-    family(out, &MetricFamily { name: bytes, kind: "counter", help });
-    for (from, to, link) in links() {
-        let sent = link.total.bytes_sent;
-        let _ = writeln!(out, "{bytes}{{from=\"{from}\",to=\"{to}\"}} {sent}");
-    }
-    let messages = "quelea_link_sent_messages_total";
-    let help = "Messages that one rank has sent to another.";
-    family(out, &MetricFamily { name: messages, kind: "counter", help });
-    for (from, to, link) in links() {
-        let sent = link.total.sent;
-        let _ = writeln!(out, "{messages}{{from=\"{from}\",to=\"{to}\"}} {sent}");
+    for PerLink { family: about, value } in PER_LINK {
+        let mut values =
+            links().filter_map(|(from, to, link)| Some((from, to, value(link)?))).peekable();
+        if values.peek().is_some() {
+            family(out, about);
+        }
+        for (from, to, value) in values {
+            let name = about.name;
+            let _ = writeln!(out, "{name}{{from=\"{from}\",to=\"{to}\"}} {}", number(value));
+        }
     }
 }
 

@@ -5,14 +5,16 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Query, Request, State};
-use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
+use axum::http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue,
+};
 use axum::http::{HeaderMap, Response, StatusCode, Uri};
 use axum::middleware::{self, Next};
 use axum::routing::{get, post};
@@ -23,7 +25,9 @@ use tokio::sync::oneshot;
 use crate::access::{AccessDecision, AccessError, AccessPolicy};
 use crate::advice::Adviser;
 use crate::folder::{self, FolderError};
+use crate::listener::{PageFraming, PageListener, ServeError};
 use crate::log::RunLog;
+use crate::visitors::Visitors;
 use crate::{assets, metrics, record_stream};
 
 /// A client that asked this recently is shown the end of a run before the server ends.
@@ -32,33 +36,12 @@ const RECENT: Duration = Duration::from_secs(5);
 const FAREWELL: Duration = Duration::from_secs(3);
 /// Requests that change something carry this header, which no other site's page can send.
 const ACTION_HEADER: &str = "x-quelea-action";
-/// What every answer carries: nothing is loaded from elsewhere, and no script stands in a page.
-const HEADERS: [(&str, &str); 4] = [
-    (
-        "content-security-policy",
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
-         connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    ),
+/// What every answer carries beside the policy of its content.
+const HEADERS: [(&str, &str); 3] = [
     ("x-content-type-options", "nosniff"),
     ("referrer-policy", "no-referrer"),
     ("cross-origin-resource-policy", "same-origin"),
 ];
-
-/// Why a server cannot start.
-#[derive(Debug, thiserror::Error)]
-pub enum ServeError {
-    /// It may not be offered like this.
-    #[error(transparent)]
-    Access(#[from] AccessError),
-    /// The address cannot be used.
-    #[error("cannot listen on {address}: {source}")]
-    Bind {
-        /// The address.
-        address: String,
-        /// Why.
-        source: std::io::Error,
-    },
-}
 
 /// What a server shows.
 pub enum PageSource {
@@ -101,11 +84,19 @@ impl RunFolder {
 }
 
 struct Shared {
-    source: PageSource,
+    source: RwLock<PageSource>,
     policy: AccessPolicy,
+    framing: PageFraming,
     begun: Instant,
     /// Milliseconds after the beginning at which somebody last asked for the state.
     asked: AtomicU64,
+}
+
+impl Shared {
+    fn new(source: PageSource, policy: AccessPolicy, framing: PageFraming) -> Arc<Shared> {
+        let (begun, asked) = (Instant::now(), AtomicU64::new(0));
+        Arc::new(Shared { source: RwLock::new(source), policy, framing, begun, asked })
+    }
 }
 
 /// A running server; it ends when this is dropped.
@@ -123,25 +114,32 @@ impl PageServer {
         token: Option<String>,
         source: PageSource,
     ) -> Result<PageServer, ServeError> {
+        PageServer::serve(PageListener::bind(address, token)?, source)
+    }
+
+    /// Serves `source` where `listener` listens.
+    pub fn serve(listener: PageListener, source: PageSource) -> Result<PageServer, ServeError> {
+        let PageListener { listener, address, policy, framing } = listener;
         let failed = |source| ServeError::Bind { address: address.to_string(), source };
-        let listener = std::net::TcpListener::bind(address).map_err(failed)?;
-        let bound = listener.local_addr().map_err(failed)?;
-        let policy = AccessPolicy::new(bound, token)?;
         listener.set_nonblocking(true).map_err(failed)?;
-        let begun = Instant::now();
-        let asked = AtomicU64::new(0);
-        let shared = Arc::new(Shared { source, policy, begun, asked });
+        let shared = Shared::new(source, policy, framing);
         let (stop, stopped) = oneshot::channel();
         let router = router(Arc::clone(&shared));
         let serve = move || run(listener, router, stopped);
         let thread = std::thread::Builder::new().name("quelea-page".into()).spawn(serve);
         let thread = Some(thread.map_err(failed)?);
-        Ok(PageServer { address: bound, shared, stop: Some(stop), thread })
+        Ok(PageServer { address, shared, stop: Some(stop), thread })
     }
 
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Shows another run from now on, in place of what was shown.
+    pub fn show(&self, log: Arc<RunLog>) {
+        let mut source = self.shared.source.write().unwrap_or_else(PoisonError::into_inner);
+        *source = PageSource::Run(log);
     }
 
     /// Waits until a client that is looking has seen the end, for a few seconds at most; not at all
@@ -183,12 +181,18 @@ fn run(listener: std::net::TcpListener, router: Router, stopped: oneshot::Receiv
     runtime.block_on(async {
         let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
         tokio::select! {
-            _ = axum::serve(listener, router) => {}
+            _ = axum::serve(Visitors::new(listener), router) => {}
             _ = stopped => {}
         }
     });
     // Streams of records have no end of their own.
     runtime.shutdown_background();
+}
+
+/// The page of one run on loopback, for [`crate::untrusted`].
+pub(crate) fn local_router(log: Arc<RunLog>, token: Option<String>) -> Result<Router, AccessError> {
+    let policy = AccessPolicy::new(SocketAddr::from(([127, 0, 0, 1], 8600)), token)?;
+    Ok(router(Shared::new(PageSource::Run(log), policy, PageFraming::Nowhere)))
 }
 
 fn router(shared: Arc<Shared>) -> Router {
@@ -211,10 +215,12 @@ async fn guard(State(shared): State<Arc<Shared>>, request: Request, next: Next) 
         AccessDecision::Granted => next.run(request).await,
         AccessDecision::Answered(response) => *response,
     };
+    let headers = response.headers_mut();
     for (name, value) in HEADERS {
-        let headers = response.headers_mut();
         headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
     }
+    let policy = HeaderValue::from_static(shared.framing.content_policy());
+    headers.insert(CONTENT_SECURITY_POLICY, policy);
     response
 }
 
@@ -252,15 +258,19 @@ async fn with_log(
 
 impl Shared {
     fn log(&self, query: &PageQuery) -> Result<Arc<RunLog>, FolderError> {
-        match &self.source {
+        match &*self.source() {
             PageSource::Run(log) => Ok(Arc::clone(log)),
             PageSource::Folder(folder) => folder.log(query.run.as_deref().unwrap_or_default()),
         }
     }
+
+    fn source(&self) -> RwLockReadGuard<'_, PageSource> {
+        self.source.read().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 async fn runs(State(shared): State<Arc<Shared>>) -> Response<Body> {
-    let work = move || match &shared.source {
+    let work = move || match &*shared.source() {
         PageSource::Run(log) => {
             let about = log.description();
             json!({ "several": false, "runs": [{ "name": about.name }] })

@@ -6,7 +6,7 @@ use quelea_record::{FOLDED, HALF_EXCHANGE, Record, RecordKind, STALENESS};
 use serde_json::Value;
 
 use crate::activity::{CompletedStep, Estimate, RankActivity, StepSeconds};
-use crate::description::RunDescription;
+use crate::description::{RunDescription, round_of};
 
 /// Events of the membership that are kept.
 const EVENTS: usize = 500;
@@ -121,9 +121,9 @@ impl MomentState {
             RecordKind::Transfer { to, bytes, seconds } => {
                 self.ranks[place].transferred(t, *to, *bytes, *seconds);
             }
-            RecordKind::Account { awaiting, links } => {
+            RecordKind::Account { awaiting, links, memory } => {
                 let rank = &mut self.ranks[place];
-                rank.heard = Some(t);
+                (rank.heard, rank.memory) = (Some(t), *memory);
                 rank.awaiting.clone_from(awaiting);
                 links.iter().for_each(|link| rank.exchanged(t, *link));
             }
@@ -166,11 +166,13 @@ impl MomentState {
                 ("lost", format!("rank {rank} was lost at step {step}"), None)
             }
             RecordKind::Left => {
-                self.ranks[rank as usize].lost = Some(t);
+                let left = &mut self.ranks[rank as usize];
+                (left.lost, left.has_left) = (Some(t), true);
                 ("left", format!("rank {rank} left with notice at step {step}"), None)
             }
             RecordKind::Joined => {
-                self.ranks[rank as usize].lost = None;
+                let joined = &mut self.ranks[rank as usize];
+                (joined.lost, joined.has_left) = (None, false);
                 ("joined", format!("a worker joined as rank {rank} at step {step}"), None)
             }
             RecordKind::TookOver => {
@@ -208,6 +210,30 @@ impl MomentState {
         let computed: f64 = self.ranks.iter().map(|rank| rank.total.compute).sum();
         let all = self.t * workers as f64;
         (all > 0.0).then(|| computed / all)
+    }
+
+    /// Who sends to whom among the living in the round of this step: as planned at first, and once the
+    /// membership has changed as it was made anew over those who are left.
+    pub fn edges(&self, about: &RunDescription, step: u64) -> Vec<(u32, u32)> {
+        let is_alive = |rank: u32| {
+            let known = self.ranks.get(rank as usize);
+            known.is_none_or(|rank| rank.lost.is_none())
+        };
+        let planned = || {
+            let edges = about.edges(step).iter().copied();
+            edges.filter(|(from, to)| is_alive(*from) && is_alive(*to)).collect()
+        };
+        if !self.has_changed_views() {
+            return planned();
+        }
+        let living: Vec<u32> = (0..about.workers as u32).filter(|rank| is_alive(*rank)).collect();
+        let rebuilt = about.rebuild.as_ref().and_then(|rebuild| rebuild.over(&living));
+        rebuilt.map_or_else(planned, |topology| round_of(&topology, step).to_vec())
+    }
+
+    /// Whether the ranks are in a later view than the first.
+    pub fn has_changed_views(&self) -> bool {
+        self.ranks.iter().any(|rank| rank.view > 0)
     }
 
     /// How far the workers are apart, from the last estimates of each: `sqrt((1/n) Σ d_i²)`.
@@ -255,6 +281,14 @@ mod tests {
         assert_eq!(json["ranks"][0]["state"], "running");
         assert_eq!(json["membership"].as_array().map(Vec::len), Some(2));
         assert_eq!(state.goodput(2), Some(0.5 / 5.0));
+        // Another worker takes its place, and leaves with notice.
+        for (t, event) in [(3.0, RecordKind::Joined), (4.0, RecordKind::Left)] {
+            state.take(&Record { t, rank: 1, step: 1, event });
+        }
+        let json = state.json(&description(), &Surroundings { now: 4.0, ..around });
+        assert_eq!(json["ranks"][1]["state"], "left");
+        let kinds: Vec<&str> = state.events.iter().map(|event| event.kind).collect();
+        assert_eq!(kinds, ["lost", "view", "joined", "left"]);
     }
 
     #[test]
@@ -280,5 +314,30 @@ mod tests {
         let estimate = state.sampled_consensus().expect("both are known");
         assert!((estimate.value - 12.5_f64.sqrt()).abs() < 1e-12);
         assert!((estimate.error - 0.35 / 12.5_f64.sqrt()).abs() < 1e-12);
+    }
+
+    #[test]
+    fn after_a_loss_the_edges_are_those_of_the_topology_over_the_others() {
+        let config = json!({
+            "workers": 4, "steps": 10, "algorithm": { "name": "d-psgd" },
+            "topology": { "name": "ring" }, "task": { "name": "a PyTorch script" },
+        });
+        let about = RunDescription::of_config(config, "ring");
+        let mut state = MomentState::new(&about, 1);
+        let neighbours = |state: &MomentState, rank: u32| {
+            let edges = state.edges(&about, 5);
+            let mut peers: Vec<u32> =
+                edges.iter().filter(|(from, _)| *from == rank).map(|(_, to)| *to).collect();
+            peers.sort_unstable();
+            peers
+        };
+        assert_eq!(neighbours(&state, 1), [0, 2]);
+        state.take(&Record { t: 2.0, rank: 2, step: 5, event: RecordKind::Lost });
+        assert_eq!(neighbours(&state, 1), [0], "until the others have entered the next view");
+        for rank in [0, 1, 3] {
+            state.take(&Record { t: 2.5, rank, step: 5, event: RecordKind::View { number: 1 } });
+        }
+        assert_eq!(neighbours(&state, 1), [0, 3], "the ring has closed over rank 2");
+        assert_eq!(neighbours(&state, 2), [0u32; 0]);
     }
 }

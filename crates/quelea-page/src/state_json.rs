@@ -26,7 +26,7 @@ impl MomentState {
         let waits = waits::find(self, description, around);
         let evaluation = self.evaluation;
         let sampled = self.sampled_consensus();
-        let total = description.steps * description.workers as u64;
+        let total = description.steps.saturating_mul(description.workers as u64);
         let or_last = |key: &str, own: Value| match &summary[key] {
             Value::Null => own,
             last => last.clone(),
@@ -69,28 +69,10 @@ impl MomentState {
             .collect();
         steps.sort_unstable();
         let step = steps.get(steps.len() / 2).copied().unwrap_or(0);
-        let is_alive =
-            |rank: &u32| self.ranks.get(*rank as usize).is_none_or(|rank| rank.lost.is_none());
-        let planned = description.edges(step).iter().copied();
-        let edges: Vec<(u32, u32)> = match self.edges_since_loss() {
-            Some(used) => used,
-            None => planned.collect(),
-        };
-        let edges = edges.iter().filter(|(from, to)| is_alive(from) && is_alive(to)).take(EDGES);
-        json!({ "step": step, "edges": edges.collect::<Vec<_>>() })
-    }
-
-    /// After a loss the topology is another one: the links that were used since, where ranks count them.
-    fn edges_since_loss(&self) -> Option<Vec<(u32, u32)>> {
-        let losses = self.ranks.iter().filter_map(|rank| rank.lost);
-        let last =
-            losses.fold(None, |last: Option<f64>, t| Some(last.map_or(t, |last| last.max(t))))?;
-        let ranks = self.ranks.iter().enumerate();
-        let used = ranks.flat_map(|(from, rank)| {
-            let links = rank.links.iter().filter(|(_, link)| link.is_counted && link.sent > last);
-            links.map(move |(to, _)| (from as u32, *to))
-        });
-        Some(used.collect()).filter(|used: &Vec<_>| !used.is_empty())
+        let mut edges = self.edges(description, step);
+        edges.truncate(EDGES);
+        let is_rebuilt = description.topology.is_some() && self.has_changed_views();
+        json!({ "step": step, "edges": edges, "is_rebuilt": is_rebuilt })
     }
 
     fn rank_json(&self, rank: usize, about: &RunDescription, around: &Surroundings) -> Value {
@@ -123,6 +105,8 @@ impl MomentState {
             "lost_at": one.lost,
             "view": one.view,
             "deviation": one.deviation.map(estimate_json),
+            "resident_bytes": known(one.memory.resident_bytes),
+            "gpu_bytes": known(one.memory.gpu_bytes),
         })
     }
 
@@ -133,7 +117,7 @@ impl MomentState {
         around: &Surroundings,
     ) -> &'static str {
         if rank.lost.is_some() {
-            return "lost";
+            return if rank.has_left { "left" } else { "lost" };
         }
         if around.has_ended {
             return "ended";
@@ -154,30 +138,38 @@ impl MomentState {
     fn links_json(&self, now: f64) -> Vec<Value> {
         let links = self.ranks.iter().enumerate().flat_map(|(from, rank)| {
             rank.links.iter().filter(|(_, link)| link.total.sent > 0).map(move |(to, link)| {
+                let flight = self.in_flight(from as u32, *to);
+                let round_trip = known(link.total.round_trip_micros);
                 json!({
                     "from": from,
                     "to": to,
                     "messages": link.total.sent,
                     "bytes": link.total.bytes_sent,
-                    "in_flight": self.in_flight(from as u32, *to),
+                    "in_flight": flight.map(|flight| flight.messages),
+                    "in_flight_bytes": flight.map(|flight| flight.bytes),
                     "bytes_per_second": link.bytes_per_second,
                     "age": (now - link.active).max(0.0),
                     "delay": link.delay,
+                    "round_trip": round_trip.map(|micros| micros as f64 / 1e6),
+                    "resent": link.total.resent,
+                    "resent_recently": link.resent_recently,
                 })
             })
         });
         links.take(EDGES).collect()
     }
 
-    /// Messages that one rank has counted as sent and the other not yet as received.
-    fn in_flight(&self, from: u32, to: u32) -> Option<u64> {
+    /// What one rank has counted as sent and the other not yet as received.
+    fn in_flight(&self, from: u32, to: u32) -> Option<LinkFlight> {
         let sender = self.ranks.get(from as usize)?.links.get(&to)?;
         let receiver = self.ranks.get(to as usize)?.links.get(&from)?;
         let is_known = sender.is_counted && receiver.is_counted;
         // Counts of two moments would show what was sent between them.
         let is_alike = (sender.at - receiver.at).abs() < SAME_MOMENT_SECONDS;
-        let missing = sender.total.sent.saturating_sub(receiver.total.received);
-        (is_known && is_alike).then_some(missing)
+        (is_known && is_alike).then(|| LinkFlight {
+            messages: sender.total.sent.saturating_sub(receiver.total.received),
+            bytes: sender.total.bytes_sent.saturating_sub(receiver.total.bytes_received),
+        })
     }
 
     fn asynchrony_json(&self, summary: &Value) -> Value {
@@ -195,6 +187,18 @@ impl MomentState {
             "in_flight_peak": summary["in_flight"],
         })
     }
+}
+
+/// What is on its way over a link.
+#[derive(Clone, Copy)]
+struct LinkFlight {
+    messages: u64,
+    bytes: u64,
+}
+
+/// A number that is 0 where nobody knows it.
+fn known(number: u64) -> Option<u64> {
+    (number > 0).then_some(number)
 }
 
 fn estimate_json(estimate: Estimate) -> Value {

@@ -73,11 +73,12 @@ fn inferred(state: &MomentState, about: &RunDescription, now: f64) -> Vec<RankWa
     let Some(slowest) = least else { return Vec::new() };
     let mut waits = Vec::new();
     for rank in (0..workers as u32).filter(|rank| alive(*rank)) {
-        let edges = about.edges(steps(rank)).iter();
+        let edges = state.edges(about, steps(rank));
         let before = |peer: &u32| alive(*peer) && steps(*peer) < steps(rank);
         let peers: Vec<u32> = match &about.topology {
             Some(_) => {
-                edges.filter(|(_, to)| *to == rank).map(|(from, _)| *from).filter(before).collect()
+                let to_it = edges.iter().filter(|(_, to)| *to == rank);
+                to_it.map(|(from, _)| *from).filter(before).collect()
             }
             None => Some(slowest).filter(before).into_iter().collect(),
         };

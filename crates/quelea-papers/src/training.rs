@@ -101,7 +101,8 @@ impl Trained {
             losses: (0.0, 0),
             moments: Vec::new(),
         };
-        let outcome = quelea_sim::simulate(&plan.setup, &*plan.problem, &plan.cluster, &mut watch)?;
+        let setup = plan.setup.simulated();
+        let outcome = quelea_sim::simulate(&setup, &*plan.problem, &plan.cluster, &mut watch)?;
         let end = Time::from_seconds(outcome.clock_seconds);
         let models = ModelSlices::of(&outcome);
         let last = watch.judge.evaluate_models(end, plan.setup.steps, &models, false);

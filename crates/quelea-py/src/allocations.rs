@@ -37,20 +37,24 @@ mod counting {
     unsafe impl GlobalAlloc for CountingAllocator {
         unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
             count(layout.size());
+            // SAFETY: the caller keeps the contract of `alloc`, which is the same.
             unsafe { System.alloc(layout) }
         }
 
         unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
             count(layout.size());
+            // SAFETY: the caller keeps the contract of `alloc_zeroed`, which is the same.
             unsafe { System.alloc_zeroed(layout) }
         }
 
         unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
             count(size);
+            // SAFETY: the caller keeps the contract of `realloc`, which is the same.
             unsafe { System.realloc(pointer, layout, size) }
         }
 
         unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+            // SAFETY: the caller keeps the contract of `dealloc`, which is the same.
             unsafe { System.dealloc(pointer, layout) }
         }
     }

@@ -4,10 +4,14 @@
 //! training script. Nothing here knows PyTorch: vectors are addresses, and the package makes
 //! tensors of them. Every call that waits releases Python's lock meanwhile.
 
+mod algorithm;
 mod allocations;
+mod command;
+mod event_times;
 mod group;
 mod model;
 mod optimizer_state;
+mod page;
 mod properties;
 mod recorder;
 mod run;
@@ -42,7 +46,7 @@ fn uninterrupted(raised: &mut Option<PyErr>) -> bool {
     }
 }
 
-/// The algorithms, with one line and the keyword arguments of each.
+/// The algorithms, registered ones included, with one line and the keyword arguments of each.
 #[pyfunction]
 fn algorithms() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
     let described = |entry: &quelea_core::algorithms::Entry| {
@@ -52,7 +56,7 @@ fn algorithms() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
             entry.meta.options.iter().map(|key| key.name).collect(),
         )
     };
-    quelea_core::algorithms::ALGORITHMS.iter().map(described).collect()
+    algorithm::registry().entries().map(described).collect()
 }
 
 #[pymodule]
@@ -60,6 +64,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("Error", module.py().get_type::<Error>())?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<group::PyGroup>()?;
+    module.add_class::<page::PyPage>()?;
     module.add_class::<properties::PyProperties>()?;
     module.add_class::<run::PyRun>()?;
     module.add_class::<vectors::RankVectors>()?;
@@ -69,9 +74,12 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<tensors::PyTensorGroup>()?;
     module.add_class::<tensors::PyPending>()?;
     module.add_class::<topology::PyTopology>()?;
+    algorithm::add_to(module)?;
     module.add_function(wrap_pyfunction!(tensors::tensor_types, module)?)?;
     module.add_function(wrap_pyfunction!(properties::properties, module)?)?;
     module.add_function(wrap_pyfunction!(simulate::simulate, module)?)?;
+    module.add_function(wrap_pyfunction!(command::command_line, module)?)?;
+    module.add_function(wrap_pyfunction!(event_times::event_times, module)?)?;
     module.add_function(wrap_pyfunction!(allocations::large_allocations, module)?)?;
     module.add_function(wrap_pyfunction!(algorithms, module)?)
 }

@@ -108,7 +108,7 @@ impl Problem for PythonModel {
     }
 }
 
-/// What Python raised inside a gradient. Drivers know no such errors, so it ends them by a panic.
+/// What Python raised inside a gradient or an event. Drivers know no such errors, so it ends them by a panic.
 #[derive(Clone, Default)]
 pub(crate) struct Raised(Arc<Mutex<Option<PyErr>>>);
 
@@ -118,12 +118,20 @@ impl Raised {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
+    /// Keeps the exception, unless there is one already.
+    pub(crate) fn put(&self, error: PyErr) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+    }
+
+    /// Keeps the exception, and unwinds to whoever waits for the driver.
+    pub(crate) fn end_with(&self, error: PyErr) -> ! {
+        self.put(error);
+        // Not a panic that is reported: Python shows what it raised.
+        std::panic::resume_unwind(Box::new("Python raised an exception"))
+    }
+
     fn or_end<T>(&self, result: PyResult<T>) -> T {
-        result.unwrap_or_else(|error| {
-            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-            // Not a panic that is reported: Python shows what it raised.
-            std::panic::resume_unwind(Box::new("Python raised an exception"))
-        })
+        result.unwrap_or_else(|error| self.end_with(error))
     }
 }
 

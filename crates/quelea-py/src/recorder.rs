@@ -1,53 +1,68 @@
-//! Records of a script's run, for whoever looks at it: `quelea launch --page` names a folder in
-//! `QUELEA_RECORDS`, and rank 0 writes there what `quelea train` writes to `records.jsonl`.
+//! Records of a script's run, for whoever looks at it: rank 0 hands them to the page of its process, and
+//! writes to a folder what `quelea train` writes to `records.jsonl`.
 
 use std::fs::{self, File};
-use std::io::{BufWriter, Write};
-use std::path::PathBuf;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use quelea_page::folder::DESCRIPTION;
+use quelea_page::log::RunLog;
 use quelea_record::{Observer, Record};
 use quelea_run::files::records::write_line;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-/// Names the folder.
-const VARIABLE: &str = "QUELEA_RECORDS";
 /// The longest that a record stays in this process.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Writes the records of a run as they come.
+/// Takes the records of a run as they come.
+#[derive(Default)]
 pub(crate) struct ScriptRecorder {
+    /// The page that shows them.
+    pub(crate) log: Option<Arc<RunLog>>,
+    /// The file that keeps them.
+    pub(crate) file: Option<RecordFile>,
+}
+
+/// `records.jsonl` of a run that is under way.
+pub(crate) struct RecordFile {
     out: BufWriter<File>,
     flushed: Instant,
 }
 
-impl ScriptRecorder {
-    /// If the environment asks for records, and they can be written; training does not depend on it.
-    pub(crate) fn from_environment(config: &Value) -> Option<ScriptRecorder> {
-        let folder = PathBuf::from(std::env::var_os(VARIABLE)?);
-        let file = File::create(folder.join("records.jsonl")).ok()?;
-        let mut config = config.clone();
-        // The script decides how long it trains, and on what.
-        config["steps"] = json!(0);
-        config["task"] = json!({ "name": "a PyTorch script" });
+impl RecordFile {
+    /// Begins the records of a run with this configuration in `folder`, which is made.
+    pub(crate) fn create(folder: &Path, config: &Value) -> io::Result<RecordFile> {
+        fs::create_dir_all(folder)?;
+        let file = File::create(folder.join("records.jsonl"))?;
         let beside = folder.join(".run.json.partial");
-        fs::write(&beside, config.to_string()).ok()?;
-        fs::rename(beside, folder.join("run.json")).ok()?;
-        Some(ScriptRecorder { out: BufWriter::new(file), flushed: Instant::now() })
+        fs::write(&beside, config.to_string())?;
+        fs::rename(beside, folder.join(DESCRIPTION))?;
+        Ok(RecordFile { out: BufWriter::new(file), flushed: Instant::now() })
     }
-}
 
-impl Observer for ScriptRecorder {
-    fn record(&mut self, record: Record) {
+    fn write(&mut self, record: &Record) {
         // A full disk ends the records, not the training.
-        let _ = write_line(&mut self.out, &record);
+        let _ = write_line(&mut self.out, record);
         if self.flushed.elapsed() >= FLUSH_INTERVAL {
             let _ = self.out.flush();
             self.flushed = Instant::now();
         }
     }
+}
+
+impl Observer for ScriptRecorder {
+    fn record(&mut self, record: Record) {
+        if let Some(log) = &self.log {
+            log.take(&record);
+        }
+        if let Some(file) = &mut self.file {
+            file.write(&record);
+        }
+    }
 
     fn is_surveyed(&self) -> bool {
-        true
+        self.log.is_some() || self.file.is_some()
     }
 }

@@ -1,6 +1,7 @@
 //! One rank of a run whose outer loop is the training script.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
@@ -14,14 +15,17 @@ use quelea_core::properties::OptimizerSite;
 use quelea_core::run_spec::RunSpec;
 use quelea_net::external_loop::{ExternalLoop, LoopHandle, LoopTurn, RankEnded};
 use quelea_net::{Coordinator, Gradients, Hosted, NetOptions};
-use quelea_record::{Observer, Silent};
+use quelea_page::log::{LogClock, RunLog};
 use quelea_run::prepared::run_spec;
+use serde_json::Value;
 
+use crate::algorithm::Outlet;
 use crate::group::PyGroup;
-use crate::model;
+use crate::model::{self, Raised};
 use crate::optimizer_state::{StateLayout, StateVectors};
+use crate::page::{PyPage, ShownRun, folder_name, script_config};
 use crate::properties::PyProperties;
-use crate::recorder::ScriptRecorder;
+use crate::recorder::{RecordFile, ScriptRecorder};
 use crate::settings::{config, value_error};
 use crate::vectors::{RankVectors, VectorAt};
 use crate::{Error, POLL_INTERVAL, uninterrupted};
@@ -34,7 +38,9 @@ const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 /// A rank of a run. Its methods are called in the order that `quelea_net::external_loop` describes.
 #[pyclass(frozen, name = "Run", module = "quelea._core")]
 pub(crate) struct PyRun {
-    handle: LoopHandle,
+    handle: Arc<LoopHandle>,
+    /// Holds what an event of an algorithm in Python has raised.
+    raised: Raised,
     /// Returns what went wrong, if anything did.
     thread: Mutex<Option<JoinHandle<Result<(), String>>>>,
     /// What the thread has returned.
@@ -42,14 +48,21 @@ pub(crate) struct PyRun {
     rate: Arc<AtomicU32>,
     setup: RunSpec,
     state: StateVectors,
+    /// Where the page of this process sees the run, if it has one.
+    shown: Option<Arc<RunLog>>,
 }
 
 #[pymethods]
 impl PyRun {
     /// Starts the run with all ranks of `group`. `initial` are the flat parameters;
     /// `state_vectors` is how many vectors of the optimizer's state the algorithm needs, and
-    /// `has_velocity` whether the first of them is the velocity of momentum.
+    /// `has_velocity` whether the first of them is the velocity of momentum. At rank 0, `page` shows the
+    /// run, and its records go to the folder `records`.
     #[new]
+    #[pyo3(signature = (
+        group, settings, tensors, initial, state_vectors, has_velocity, page=None, records=None
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
         py: Python<'_>,
         group: &PyGroup,
@@ -58,6 +71,8 @@ impl PyRun {
         initial: VectorAt,
         state_vectors: usize,
         has_velocity: bool,
+        page: Option<&PyPage>,
+        records: Option<PathBuf>,
     ) -> PyResult<PyRun> {
         let config = config(settings)?;
         let resolved = config.resolved();
@@ -80,9 +95,22 @@ impl PyRun {
             let layout = StateLayout { vectors: state_vectors, has_velocity };
             setup.optimizer = state.maker(layout, initial.length);
         }
-        let thread = spawn(py, group, setup.clone(), outer, &resolved)?;
+        let (handle, raised) = (Arc::new(handle), Raised::default());
+        let told = Arc::downgrade(&handle);
+        let end = move |reason| {
+            if let Some(handle) = told.upgrade() {
+                handle.fail(reason);
+            }
+        };
+        Outlet { raised: raised.clone(), end: Some(Arc::new(end)) }.install();
+        let recorder = match group.launched().rank {
+            0 => recorder(&script_config(&resolved), initial.length, page, records)?,
+            _ => ScriptRecorder::default(),
+        };
+        let shown = recorder.log.clone();
+        let thread = spawn(py, group, setup.clone(), outer, recorder)?;
         let (thread, outcome) = (Mutex::new(Some(thread)), OnceLock::new());
-        Ok(PyRun { handle, thread, outcome, rate, setup, state })
+        Ok(PyRun { handle, raised, thread, outcome, rate, setup, state, shown })
     }
 
     /// Start and end of every bucket, in order.
@@ -131,9 +159,14 @@ impl PyRun {
         self.checked(py, self.handle.bucket(b))
     }
 
-    /// The gradient is complete.
-    fn gradient(&self, py: Python<'_>, loss: f32) -> PyResult<()> {
-        self.checked(py, self.handle.gradient(Computed { loss, samples: 0 }))
+    /// The gradient over so many samples is complete; 0 where nobody knows how many.
+    fn gradient(&self, py: Python<'_>, loss: f32, samples: u32) -> PyResult<()> {
+        self.checked(py, self.handle.gradient(Computed { loss, samples }))
+    }
+
+    /// Says how many bytes the script has allocated on its GPU, for those who look at the run.
+    fn note_gpu_bytes(&self, bytes: u64) {
+        self.handle.note_gpu_bytes(bytes);
     }
 
     /// The optimizer has run, as the last turn asked.
@@ -163,16 +196,17 @@ impl PyRun {
         self.checked(py, self.handle.finish())?;
         match self.end(py)? {
             Ok(()) => Ok(()),
-            Err(reason) => Err(Error::new_err(reason)),
+            Err(reason) => Err(self.raised.take().unwrap_or_else(|| Error::new_err(reason))),
         }
     }
 
     /// Ends the run for all ranks with this reason, and waits a few seconds at most for them to
     /// receive it. False if the run had ended already.
     fn fail(&self, py: Python<'_>, reason: String) -> bool {
-        self.handle.fail(reason);
+        self.handle.fail(reason.clone());
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(thread) = thread else { return false };
+        self.show_end(&Err(reason));
         let until = Instant::now() + SHUTDOWN_GRACE;
         py.detach(|| {
             while !thread.is_finished() && Instant::now() < until {
@@ -195,6 +229,16 @@ impl PyRun {
         thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
+    /// Shows whoever looks how the run has ended.
+    fn show_end(&self, ended: &Result<(), String>) {
+        if let Some(log) = &self.shown {
+            match ended {
+                Ok(()) => log.close(),
+                Err(reason) => log.fail(reason.clone()),
+            }
+        }
+    }
+
     fn checked(&self, py: Python<'_>, accepted: Result<(), RankEnded>) -> PyResult<()> {
         accepted.map_err(|RankEnded| self.failure(py))
     }
@@ -203,7 +247,7 @@ impl PyRun {
     pub(crate) fn failure(&self, py: Python<'_>) -> PyErr {
         match self.end(py) {
             Ok(Ok(())) => Error::new_err("the run has ended"),
-            Ok(Err(reason)) => Error::new_err(reason),
+            Ok(Err(reason)) => self.raised.take().unwrap_or_else(|| Error::new_err(reason)),
             Err(interrupted) => interrupted,
         }
     }
@@ -227,9 +271,28 @@ impl PyRun {
             let ended = ended.unwrap_or_else(|_| {
                 Err("internal error in quelea: the rank's thread panicked".into())
             });
+            self.show_end(&ended);
             Ok(self.outcome.get_or_init(|| ended).clone())
         })
     }
+}
+
+/// What takes the records of the run at rank 0, for its page and its folder.
+fn recorder(
+    config: &Value,
+    elements: usize,
+    page: Option<&PyPage>,
+    records: Option<PathBuf>,
+) -> PyResult<ScriptRecorder> {
+    let file = records.as_ref().map(|folder| {
+        RecordFile::create(folder, config).map_err(|error| {
+            Error::new_err(format!("cannot write records to {}: {error}", folder.display()))
+        })
+    });
+    let name = records.as_deref().map(folder_name);
+    let shown = ShownRun { config, elements, clock: LogClock::Real, name };
+    let log = page.map(|page| page.show(shown)).transpose()?;
+    Ok(ScriptRecorder { log, file: file.transpose()? })
 }
 
 /// Starts this process's part of the run on its own thread.
@@ -238,7 +301,7 @@ fn spawn(
     group: &PyGroup,
     setup: RunSpec,
     script: ExternalLoop,
-    config: &serde_json::Value,
+    mut recorder: ScriptRecorder,
 ) -> PyResult<JoinHandle<Result<(), String>>> {
     let (rank, address) = (group.launched().rank, group.assembly().address());
     // The scripts hold their models: nobody needs them reported.
@@ -262,16 +325,10 @@ fn spawn(
         let script = script.clone();
         Gradients::External(Box::new(move |_| script.clone()))
     };
-    let recorder = if rank == 0 { ScriptRecorder::from_environment(config) } else { None };
     let run = move || match coordinator {
         Some(coordinator) => {
             let hosted = Hosted { workers: vec![0] };
-            let (mut recorder, mut silent) = (recorder, Silent);
-            let observer: &mut dyn Observer = match &mut recorder {
-                Some(recorder) => recorder,
-                None => &mut silent,
-            };
-            let ended = coordinator.run(Vec::new(), &setup, &gradients(), &hosted, observer);
+            let ended = coordinator.run(Vec::new(), &setup, &gradients(), &hosted, &mut recorder);
             ended.map(|_| ()).map_err(|error| error.to_string())
         }
         None => {

@@ -7,9 +7,11 @@ use quelea_run::config::Config;
 use quelea_run::error::RequestError;
 use toml::{Table, Value};
 
-/// The configuration that these settings describe.
+use crate::algorithm::registry;
+
+/// The configuration that these settings describe, of built-in entries and classes that are registered.
 pub(crate) fn config(settings: &Bound<'_, PyDict>) -> PyResult<Config> {
-    Config::read(table(settings)?, &[], None).map_err(value_error)
+    Config::read_with(&registry(), table(settings)?, &[], None).map_err(value_error)
 }
 
 /// A refused request as Python's `ValueError`.

@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use quelea_page::log::LogClock;
+use quelea_record::Record;
 use quelea_run::checkpoint::read;
 use quelea_run::config::Config;
 use quelea_run::drive;
@@ -16,7 +18,9 @@ use quelea_run::prepared::PreparedRun;
 use quelea_run::recorder::RunRecorder;
 
 use crate::Error;
+use crate::algorithm::simulated;
 use crate::model::{self, Callbacks, PythonModel, Raised};
+use crate::page::{PyPage, ShownRun, folder_name};
 use crate::settings::{config, value_error};
 
 /// Runs the configuration in virtual time, writes the files of a run into `out`, and returns where
@@ -24,8 +28,10 @@ use crate::settings::{config, value_error};
 ///
 /// `workers` computes and evaluates; [`Callbacks`] lists its methods. With `resume`, the folder of a
 /// run, the run continues from the newest checkpoint there, in the same folder unless `out` is given.
+/// `page` shows it while it lasts.
 #[pyfunction]
-#[pyo3(signature = (settings, tensors, initial, workers, out, resume))]
+#[pyo3(signature = (settings, tensors, initial, workers, out, resume, page=None))]
+#[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
 pub(crate) fn simulate(
     py: Python<'_>,
     settings: &Bound<'_, PyDict>,
@@ -34,6 +40,7 @@ pub(crate) fn simulate(
     workers: Py<PyAny>,
     out: Option<&str>,
     resume: Option<&str>,
+    page: Option<&PyPage>,
 ) -> PyResult<String> {
     let config = config(settings)?;
     let raised = Raised::default();
@@ -41,12 +48,33 @@ pub(crate) fn simulate(
     let model = PythonModel { tensors: model::tensors(tensors), initial, calls };
     let prepared = prepare(config, model, resume).map_err(value_error)?;
     let directory = directory(&prepared, out).map_err(value_error)?;
+    let resolved = prepared.config.resolved();
+    let shown = || ShownRun {
+        config: &resolved,
+        elements: prepared.setup.layout.len(),
+        clock: LogClock::Recorded,
+        name: out.map(|out| folder_name(Path::new(out))),
+    };
+    let log = page.map(|page| page.show(shown())).transpose()?;
     py.detach(|| {
         let drive = |recorder: &mut RunRecorder<'_>| drive::simulate(&prepared, recorder);
-        let run = AssertUnwindSafe(|| execute(&prepared, &directory, &mut |_| {}, drive));
-        match catch_unwind(run) {
-            Ok(Ok(finished)) => Ok(finished.directory.display().to_string()),
-            Ok(Err(error)) => Err(Error::new_err(error.to_string())),
+        let mut watch = |record: &Record| {
+            if let Some(log) = &log {
+                log.take(record);
+            }
+        };
+        let run = AssertUnwindSafe(|| execute(&prepared, &directory, &mut watch, drive));
+        match simulated(raised.clone(), || catch_unwind(run)) {
+            Ok(Ok(finished)) => {
+                if let (Some(log), Ok(summary)) = (&log, serde_json::to_value(&finished.summary)) {
+                    log.finish(summary);
+                }
+                Ok(finished.directory.display().to_string())
+            }
+            Ok(Err(error)) => {
+                log.iter().for_each(|log| log.fail(error.to_string()));
+                Err(Error::new_err(error.to_string()))
+            }
             Err(panic) => match raised.take() {
                 Some(error) => Err(error),
                 None => std::panic::resume_unwind(panic),

@@ -14,6 +14,9 @@ import torch
 from group import launch
 
 import quelea
+import quelea._algorithm
+import quelea._progress
+import quelea._results
 import quelea._schedulers
 import quelea._tensor_calls
 import quelea._windows
@@ -23,8 +26,11 @@ from quelea import _core, _session
 from quelea._turn import Turn
 
 MODULES = (
+    quelea._algorithm,
     quelea.torch,
     quelea.simulation,
+    quelea._progress,
+    quelea._results,
     quelea._schedulers,
     quelea._tensor_calls,
     quelea._windows,
@@ -50,7 +56,7 @@ def test_examples_of_docstrings_run(example):
 
 def test_every_public_function_has_an_example():
     shown = {test.name.rpartition(".")[2] for test in EXAMPLES}
-    public = set(quelea.torch.__all__) - {"Error"} | {"simulate"}
+    public = set(quelea.torch.__all__) - {"Error"} | {"open_run", "simulate"}
     assert public <= shown
 
 

@@ -1,5 +1,8 @@
 //! Checkpoints: when models are evaluated and states saved, and what a run resumes from.
 
+use std::any::Any;
+use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::Arc;
 
 use quelea_core::message::Rank;
@@ -67,6 +70,39 @@ pub struct RankCheckpoint {
     pub state: Saved,
     /// Its totals until then, without parameters and model.
     pub report: RankReport,
+    /// What ends when the part is not needed any more.
+    pub turn: PartTurn,
+}
+
+/// Held by a part of a checkpoint that came from another process, until it is written: the next part
+/// may come when it is dropped. A clone of a part holds nothing.
+#[derive(Default)]
+pub struct PartTurn(Option<Box<dyn Any + Send + Sync>>);
+
+impl PartTurn {
+    /// Drops `held` with the part.
+    pub fn new(held: impl Any + Send + Sync) -> PartTurn {
+        PartTurn(Some(Box::new(held)))
+    }
+}
+
+impl Clone for PartTurn {
+    fn clone(&self) -> PartTurn {
+        PartTurn(None)
+    }
+}
+
+impl PartialEq for PartTurn {
+    /// Says nothing about the part.
+    fn eq(&self, _: &PartTurn) -> bool {
+        true
+    }
+}
+
+impl fmt::Debug for PartTurn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "PartTurn(held)" } else { "PartTurn" })
+    }
 }
 
 /// The state from which a run resumes.
@@ -96,6 +132,13 @@ impl ResumePoint {
         ViewChange::absent(&self.changes).into_iter().map(|departed| departed.rank)
     }
 
+    /// The ranks as which nobody takes part when the run starts or resumes: those that were lost or have
+    /// left, and those that are kept for workers that join later.
+    pub fn absent(&self, setup: &RunSpec) -> BTreeSet<Rank> {
+        let view = self.view(setup);
+        (0..setup.ranks()).map(Rank::from).filter(|rank| !view.is_alive(*rank)).collect()
+    }
+
     /// The node of `rank`, with the state of its part.
     pub fn node(&self, setup: &RunSpec, rank: Rank, pool: Pool) -> Result<Node, String> {
         self.node_in(&self.view(setup), setup, rank, pool)
@@ -121,7 +164,7 @@ impl ResumePoint {
                 node.load(&part.state)
             };
             loaded.map_err(|problem| format!("the state of {rank} does not fit: {problem}"))?;
-            node.progress(self.steps(setup.workers()));
+            node.progress(self.steps(setup.seats()));
         }
         Ok(node)
     }
@@ -153,7 +196,7 @@ impl RankCheckpoint {
             // A server takes no steps of its own; the resumed run needs the checkpoint's step.
             state.numbers.insert("step".to_string(), step);
         }
-        RankCheckpoint { state, report }
+        RankCheckpoint { state, report, ..RankCheckpoint::default() }
     }
 
     /// Steps that this worker had taken.

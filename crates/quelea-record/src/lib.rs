@@ -16,7 +16,7 @@ mod facts;
 mod models;
 mod observer;
 
-pub use checkpoints::{BUFFERS, CheckpointSchedule, RankCheckpoint, ResumePoint};
+pub use checkpoints::{BUFFERS, CheckpointSchedule, PartTurn, RankCheckpoint, ResumePoint};
 pub use facts::{
     FACTS, FOLDED, FactKind, FactSummary, FactTotals, HALF_EXCHANGE, POISONED, STALENESS,
     SummaryForm,
@@ -95,12 +95,15 @@ pub enum RecordKind {
         /// Its number.
         number: u64,
     },
-    /// What a rank said of itself when it was asked: whom it waits for, what it has exchanged.
+    /// What a rank said of itself when it was asked: whom it waits for, what it has exchanged, how much
+    /// memory its process holds.
     Account {
         /// Whom it waits for.
         awaiting: Vec<AwaitedRank>,
         /// What it has exchanged with each peer so far.
         links: Vec<LinkTotal>,
+        /// What its process holds.
+        memory: ProcessMemory,
     },
     /// How far a rank's model is from the mean of all, estimated from a random subset of its elements.
     Deviation {
@@ -146,6 +149,20 @@ pub struct LinkTotal {
     pub bytes_sent: u64,
     /// Bytes received from it, headers included.
     pub bytes_received: u64,
+    /// Microseconds of a round trip to it, smoothed, as the system measures it on the connection; 0
+    /// where there is no connection, or the system does not say.
+    pub round_trip_micros: u64,
+    /// Segments that the system has sent to it again.
+    pub resent: u64,
+}
+
+/// The memory of a rank's process. Ranks of one process share it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProcessMemory {
+    /// Bytes of the machine's memory; 0 where the system does not say.
+    pub resident_bytes: u64,
+    /// Bytes that its framework has allocated on its GPU; 0 without one.
+    pub gpu_bytes: u64,
 }
 
 /// What one rank did in the whole run.

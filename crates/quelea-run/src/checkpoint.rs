@@ -24,7 +24,8 @@ pub mod write;
 
 use std::path::Path;
 
-use quelea_core::view::ViewChange;
+use quelea_core::message::Rank;
+use quelea_core::view::{DepartedRank, ViewChange};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -51,6 +52,9 @@ pub struct Manifest {
     pub clock_seconds: f64,
     /// Ranks that compute gradients, or did before they were lost.
     pub workers: usize,
+    /// The same with those as which others may join; as many as `workers` where it is less.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub seats: usize,
     /// Ranks that hold shards.
     pub servers: usize,
     /// The changes of membership until then: ranks that were lost have no file.
@@ -69,12 +73,15 @@ pub struct Manifest {
 impl Manifest {
     /// What all checkpoints of a run have in common.
     pub fn of(prepared: &PreparedRun, best: Option<BestModel>) -> Manifest {
+        // Without spare places the manifest is what earlier versions write.
+        let has_spare = prepared.config.seats() > prepared.config.workers;
         Manifest {
             format: FORMAT,
             version: env!("CARGO_PKG_VERSION").to_string(),
             step: 0,
             clock_seconds: 0.0,
             workers: prepared.config.workers,
+            seats: if has_spare { prepared.config.seats() } else { 0 },
             servers: prepared.config.servers(),
             changes: prepared.start.changes.iter().map(SavedChange::from).collect(),
             dimensions: prepared.setup.layout.len(),
@@ -86,13 +93,25 @@ impl Manifest {
 
     /// The ranks that were lost, with the steps that they had completed.
     pub fn departed(&self) -> impl Iterator<Item = SavedDeparture> {
-        let changes: Vec<ViewChange> = self.changes.iter().map(ViewChange::from).collect();
+        let never = (self.workers..self.seats()).map(|rank| DepartedRank {
+            rank: Rank::from(rank),
+            steps: 0,
+            left: true,
+        });
+        let never = ViewChange { departed: never.collect(), ..ViewChange::default() };
+        let later = self.changes.iter().map(ViewChange::from);
+        let changes: Vec<ViewChange> = std::iter::once(never).chain(later).collect();
         ViewChange::absent(&changes).into_iter().map(SavedDeparture::from)
+    }
+
+    /// Ranks of workers, those as which nobody takes part yet included.
+    pub fn seats(&self) -> usize {
+        self.seats.max(self.workers)
     }
 
     /// How many ranks take part.
     pub fn living(&self) -> usize {
-        (self.workers + self.servers).saturating_sub(self.departed().count())
+        (self.seats() + self.servers).saturating_sub(self.departed().count())
     }
 }
 
@@ -146,6 +165,10 @@ pub fn remove_last_for(run: &Path, bytes: u64) -> Option<String> {
     std::fs::remove_dir_all(&place).ok()?;
     let _ = std::fs::remove_dir(&folder);
     Some(format!("{FOLDER}/{}", name(step)))
+}
+
+fn is_zero(number: &usize) -> bool {
+    *number == 0
 }
 
 /// The name of the folder of a checkpoint.

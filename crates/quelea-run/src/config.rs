@@ -111,6 +111,11 @@ pub const MEMBERSHIP: &[OptionSpec] = &[
         help: "below this many workers the run stops and saves what it can",
     },
     OptionSpec {
+        name: "max_workers",
+        kind: OptionKind::Whole { default: 0, min: 0, max: 100_000 },
+        help: "up to this many workers may take part at a time, those who join later included; 0 = `workers`",
+    },
+    OptionSpec {
         name: "silence_floor_seconds",
         kind: OptionKind::Real { default: 1.5, min: 0.1, max: 30.0 },
         help: "a process that is silent for less is not suspected, however regular its heartbeats were",
@@ -126,8 +131,8 @@ pub const MEMBERSHIP: &[OptionSpec] = &[
 pub const TRUST: &[OptionSpec] = &[OptionSpec {
     name: "poison",
     kind: OptionKind::Choice(&["stop", "drop", "refuse", "ignore"]),
-    help: "when a rank of a real run sends NaN, infinities or magnitudes above 1e18: the run stops, \
-           the sender counts as lost, its message is not used (where nobody waits for it), or nothing",
+    help: "when a rank sends NaN, infinities or magnitudes above 1e18: the run stops (in `simulate` it does \
+           not), the sender counts as lost, its message is not used (where nobody waits for it), or nothing",
 }];
 
 const TABLES: &[&str] = &[
@@ -238,6 +243,11 @@ impl Config {
     /// How many servers there are: none for an algorithm that has no use for them.
     pub fn servers(&self) -> usize {
         if self.properties().servers { self.cluster.options.whole("servers") as usize } else { 0 }
+    }
+
+    /// How many workers may take part at a time, those who join later included.
+    pub fn seats(&self) -> usize {
+        self.workers.max(self.membership.whole("max_workers") as usize)
     }
 
     /// Steps of each worker; a prepared run has turned epochs into them.

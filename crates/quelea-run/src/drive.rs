@@ -5,6 +5,7 @@
 mod data_folders;
 mod launched;
 mod processes;
+mod program;
 mod slowed;
 
 use std::path::PathBuf;
@@ -27,7 +28,11 @@ use crate::prepared::PreparedRun;
 use crate::recorder::RunRecorder;
 
 pub use launched::{LaunchedWorker, launched};
-pub use processes::{end_with_parent, kill_worker, measure_processes, processes};
+pub use processes::{
+    ProcessOptions, ProcessSignal, Tell, end_with_parent, kill_worker, measure_processes,
+    processes, signal_worker, workers_with_processes,
+};
+pub use program::{executable, interpreter, started_by};
 pub use quelea_net::{JoinToken, PublishedToken, Security, measure};
 pub use slowed::slowed;
 
@@ -37,8 +42,9 @@ pub type Driven = Result<(ClockKind, Outcome), RunError>;
 /// Runs the run in the virtual cluster.
 pub fn simulate(prepared: &PreparedRun, recorder: &mut RunRecorder<'_>) -> Driven {
     recorder.on_virtual_clock();
-    let (setup, problem) = (&prepared.setup, &*prepared.problem);
-    let outcome = quelea_sim::resume(setup, problem, &prepared.cluster, &prepared.start, recorder)?;
+    let (setup, problem) = (prepared.setup.simulated(), &*prepared.problem);
+    let outcome =
+        quelea_sim::resume(&setup, problem, &prepared.cluster, &prepared.start, recorder)?;
     Ok((ClockKind::Virtual, outcome))
 }
 

@@ -94,6 +94,12 @@ pub enum RunError {
         /// What is kept, and where.
         kept: String,
     },
+    /// The run has ended and its model is written; the process was asked to end before the rest was.
+    #[error("interrupted after the run had ended; its model is in {}", model.display())]
+    Interrupted {
+        /// Where the model is.
+        model: PathBuf,
+    },
     /// A process could not be started or ended badly.
     #[error("{0}")]
     Process(String),

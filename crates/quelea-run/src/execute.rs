@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, BufReader};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use quelea_core::problems::Evaluation;
 use quelea_core::time::Time;
@@ -13,7 +14,7 @@ use quelea_sim::SimError;
 
 use crate::drive::Driven;
 use crate::error::RunError;
-use crate::files::delivery::Delivery;
+use crate::files::delivery::{Delivery, FINAL};
 use crate::files::directory::{self, Directory};
 use crate::files::records::RecordWriter;
 use crate::files::summary::{About, ClockKind, Summary};
@@ -36,11 +37,41 @@ pub struct Finished {
 /// Whether a run is being driven that can be asked to stop, and whether it was.
 static DRIVING: AtomicBool = AtomicBool::new(false);
 static ASKED: AtomicBool = AtomicBool::new(false);
+/// What a run that has ended has written so far.
+static ENDING: Mutex<EndingRun> = Mutex::new(EndingRun::None);
+
+/// How far a run that has come to its end is with its files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EndingRun {
+    /// No run is at its end.
+    None,
+    /// The model is being written: whoever would end the process waits for it.
+    WritesModel,
+    /// As before, and the process is to end as soon as it is there.
+    LeavesAfterModel,
+    /// The model is there; everything else may be given up.
+    HasModel(PathBuf),
+}
 
 /// Asks the run of this process to save its state and end; `false` if there is none, or it was
 /// asked before.
 pub fn ask_to_stop() -> bool {
     DRIVING.load(Ordering::SeqCst) && !ASKED.swap(true, Ordering::SeqCst)
+}
+
+/// Asks a run that is writing its files to end as soon as its model is there; how far it is.
+pub fn ask_to_leave() -> EndingRun {
+    let mut ending = ENDING.lock().unwrap_or_else(PoisonError::into_inner);
+    if *ending == EndingRun::WritesModel {
+        *ending = EndingRun::LeavesAfterModel;
+        ASKED.store(true, Ordering::SeqCst);
+    }
+    ending.clone()
+}
+
+/// Says how far the run is; how far it was.
+fn set_ending(now: EndingRun) -> EndingRun {
+    std::mem::replace(&mut *ENDING.lock().unwrap_or_else(PoisonError::into_inner), now)
 }
 
 /// Whether a checkpoint was asked for, and the rank to continue without, if any.
@@ -90,6 +121,7 @@ pub fn execute(
     drive: impl FnOnce(&mut RunRecorder<'_>) -> Driven,
 ) -> Result<Finished, RunError> {
     let finished = attempt(prepared, directory, watch, drive);
+    set_ending(EndingRun::None);
     if finished.is_err() {
         directory.abandon();
     }
@@ -107,6 +139,9 @@ fn attempt(
     let mut recorder = RunRecorder::new(prepared, directory, records);
     DRIVING.store(true, Ordering::SeqCst);
     let driven = drive(&mut recorder);
+    if driven.is_ok() {
+        set_ending(EndingRun::WritesModel);
+    }
     DRIVING.store(false, Ordering::SeqCst);
     let (clock, outcome) = match driven {
         Ok(driven) => driven,
@@ -115,6 +150,11 @@ fn attempt(
     let mut delivery = Delivery::new(prepared, directory);
     // Whatever fails from here on, the model is there.
     delivery.write_model(&outcome, &mut recorder)?;
+    let model = directory.path().join(FINAL);
+    if set_ending(EndingRun::HasModel(model.clone())) == EndingRun::LeavesAfterModel {
+        recorder.break_off();
+        return Err(RunError::Interrupted { model });
+    }
     let end = Time::from_seconds(outcome.clock_seconds);
     let ended = recorder.end(end, prepared.setup.steps, &ModelSlices::of(&outcome));
     let evaluation = ended.last.evaluation.clone();

@@ -19,6 +19,7 @@
 //! | [`prepared`] | a checked configuration with everything that a driver needs |
 //! | [`drive`] | the drivers: virtual cluster, threads, processes, machines |
 //! | [`memory`] | whether a run fits into this machine |
+//! | [`chaos`] | kills of real processes at random, and a ledger of what the run made of them |
 //! | [`checkpoint`] | the whole state of a run on the disk, and resuming from it |
 //! | [`evaluate`] | how good models are, while a run continues |
 //! | [`execute`] | runs a prepared run and writes its files |
@@ -27,6 +28,7 @@
 //! | [`trial`] | one timed run, a small vector standing for a large model |
 //! | [`error`] | why a request was refused, why a run failed |
 
+pub mod chaos;
 pub mod checkpoint;
 pub mod config;
 pub mod drive;

@@ -32,7 +32,7 @@ use checks::{
     check_shards, check_topology, check_within_host,
 };
 use kept_vectors::{kept, most_neighbours};
-pub use shape::{RunShape, TopologyEdges};
+pub use shape::{RunShape, TopologyEdges, TopologyRebuild};
 pub use topology_maker::TopologyMaker;
 use topology_maker::make_topology;
 
@@ -150,7 +150,7 @@ impl PreparedRun {
             self.setup.view.topology(0).map_or(0, |(_, schedule)| most_neighbours(schedule));
         let vectors = MemoryDemand {
             dimensions,
-            workers: config.workers,
+            workers: config.seats(),
             snapshot: self.setup.properties().snapshot,
             kept: kept(config, neighbours, dimensions),
             servers: if config.servers() > 0 { 3 } else { 0 },
@@ -210,14 +210,16 @@ impl CheckedConfig {
         check_within_host(&config, &properties)?;
         check_poison(&config, &properties)?;
         let mut cluster = cluster::build(&config.cluster)?;
-        faults::check_ranks(&config.cluster, config.workers + servers)?;
+        faults::check_ranks(&config.cluster, config.seats(), servers)?;
         let target = ChaosTarget {
             workers: config.workers as u32,
+            spare: (config.seats() - config.workers) as u32,
             servers: servers as u32,
             detect_ms: cluster.detect_ms,
         };
         chaos::add(&config.chaos, config.seed, target, &mut cluster.faults);
-        let hosts = cluster::placement(&config.cluster, config.workers, servers)?;
+        let spare = config.seats() - config.workers;
+        let hosts = cluster::placement(&config.cluster, config.workers, spare, servers)?;
         let make = make_topology(&config, &properties)?;
         let schedule =
             make.as_ref().map(|make| make.build(&hosts[..config.workers])).transpose()?;
@@ -249,9 +251,13 @@ impl CheckedConfig {
             Some(schedule) if averages_within_hosts(&config.topology) => {
                 View::of_hosts(config.workers, hosts.into(), schedule)
             }
-            schedule => View::first(config.workers, servers, hosts.into(), schedule),
+            schedule => {
+                let spare = config.seats() - config.workers;
+                View::with_spare_seats(config.workers, spare, servers, hosts.into(), schedule)
+            }
         };
         let setup = setup(&config, model, view, make);
+        check_growth(&config, &setup)?;
         check_codec(&config, &setup.layout)?;
         cluster.check_for(&setup).map_err(cluster::refused)?;
         Ok(CompleteConfig { config, epochs, setup, cluster })
@@ -268,6 +274,7 @@ fn setup(config: &Config, model: ModelSpec, view: View, make: Option<TopologyMak
     let optimizer = config.optimizer.clone();
     let (lr, clip) = (optimizer.options().real("lr"), optimizer.options().real("clip_norm") as f32);
     let steps = config.steps();
+    let samples = if model.samples.is_empty() { 0 } else { config.seats() };
     RunSpec {
         entry: config.algorithm.entry,
         options: config.algorithm.options().clone(),
@@ -278,7 +285,8 @@ fn setup(config: &Config, model: ModelSpec, view: View, make: Option<TopologyMak
         learning_rate: config.schedule.entry.build(config.schedule.options(), lr, steps),
         schedule_clock: config.schedule.entry.clock(config.schedule.options()),
         clip: (clip > 0.0).then_some(clip),
-        samples: model.samples.into(),
+        // A worker in a new place has the data of one that was there at the start.
+        samples: model.samples.iter().copied().cycle().take(samples).collect(),
         steps,
         seed: config.seed,
         view: Arc::new(view),
@@ -289,6 +297,18 @@ fn setup(config: &Config, model: ModelSpec, view: View, make: Option<TopologyMak
             "ignore" => PoisonPolicy::Ignore,
             _ => PoisonPolicy::Stop,
         },
+    }
+}
+
+/// Refuses places for workers that could never join.
+fn check_growth(config: &Config, setup: &RunSpec) -> Result<(), RequestError> {
+    let most = config.seats();
+    match setup.join_refusal().filter(|_| most > config.workers) {
+        Some(why) => {
+            let problem = format!("nobody can join this run: {why}");
+            Err(RequestError::field("membership.max_workers", most, problem))
+        }
+        None => Ok(()),
     }
 }
 

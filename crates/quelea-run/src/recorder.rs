@@ -95,7 +95,7 @@ impl<'a> RunRecorder<'a> {
             best,
             best_draft: None,
             best_failure: None,
-            living: prepared.setup.ranks() - prepared.start.departed().count(),
+            living: prepared.setup.ranks() - prepared.start.absent(&prepared.setup).len(),
             parts: BTreeMap::new(),
             saved_at: Instant::now(),
             failure: None,

@@ -158,7 +158,8 @@ impl Timing {
     /// Simulates a plan.
     pub fn of(plan: &PreparedRun) -> Result<Timing, RunError> {
         let mut watch = StepTimes { steps: vec![Vec::new(); plan.config.workers] };
-        let outcome = quelea_sim::simulate(&plan.setup, &*plan.problem, &plan.cluster, &mut watch)?;
+        let setup = plan.setup.simulated();
+        let outcome = quelea_sim::simulate(&setup, &*plan.problem, &plan.cluster, &mut watch)?;
         let from = WARM_UP * outcome.clock_seconds;
         let rates = watch.steps.iter().map(|times| rate(times, from)).collect();
         let workers = || outcome.ranks.iter().filter(|rank| !rank.is_server);

@@ -9,7 +9,7 @@ mod vectors;
 
 use std::collections::BTreeMap;
 
-use quelea_core::message::{Message, Part, Rank};
+use quelea_core::message::{Message, MessageFields, Part, Rank};
 use quelea_core::payload::Payload;
 use quelea_core::problems::{GradientSource, Problem};
 use quelea_core::run_spec::RunSpec;
@@ -143,7 +143,7 @@ impl Attack {
 
 /// Refuses attacks that the run cannot have.
 pub(crate) fn check(attacks: &[Attack], setup: &RunSpec) -> Result<(), ClusterError> {
-    let workers = setup.workers();
+    let workers = setup.seats();
     let refuse = |field: &str, value: String, allowed: String| {
         Err(ClusterError::new(format!("faults.attacks.{field}"), value, allowed))
     };
@@ -248,7 +248,7 @@ impl Driver<'_> {
     pub(crate) fn hand_over(&mut self, from: usize, to: Rank, message: Message, holds_link: bool) {
         let attack = self.attacks.by_rank.get(&(from as u32)).copied();
         match attack {
-            None if self.attacks.collude && from < self.setup.workers() => {
+            None if self.attacks.collude && from < self.setup.seats() => {
                 let key = self.round_key(to, &message);
                 self.attacks.remember(key, from, &message);
                 self.put_on_wire(from, to, message, holds_link);
@@ -277,8 +277,8 @@ impl Driver<'_> {
     }
 
     fn round_key(&self, to: Rank, message: &Message) -> RoundKey {
-        let server = (to.index() >= self.setup.workers()).then_some(to.0);
-        let Message { step, kind, bucket, stage, .. } = *message;
+        let server = (to.index() >= self.setup.seats()).then_some(to.0);
+        let MessageFields { step, kind, bucket, stage, .. } = **message;
         RoundKey { step, kind, bucket, stage, server }
     }
 
@@ -294,7 +294,7 @@ impl Driver<'_> {
             let honest = !self.attacks.by_rank.contains_key(&(*rank as u32));
             honest && !has_sent && state.is_alive() && self.sends_in(key, *rank)
         };
-        if (0..self.setup.workers()).all(|rank| !is_waited_for(&rank)) {
+        if (0..self.setup.seats()).all(|rank| !is_waited_for(&rank)) {
             self.release(key);
         }
     }
@@ -351,7 +351,7 @@ impl Driver<'_> {
     /// What an attacker sends that knows only its own vectors.
     fn corrupted_alone(&self, attack: Attack, mut message: Message) -> Message {
         let strength = attack.strength();
-        let Message { step, bucket, stage, .. } = message;
+        let MessageFields { step, bucket, stage, .. } = *message;
         for (place, part) in message.parts.iter_mut().enumerate() {
             let Part::Values(values) = part else { continue };
             let replaced: Vec<f32> = match attack.kind {

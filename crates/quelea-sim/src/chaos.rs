@@ -1,9 +1,10 @@
 //! Chaos: random faults that follow from a seed.
 //!
 //! Incidents happen at random times; each consists of two faults at about the same time, of any kinds:
-//! crashes of workers, workers that leave, pauses of any rank, slow links, partitions of one pair, partitions of one worker that
-//! last until it counts as lost, two sides that take each other for lost, and late control messages. Where the
-//! controller lives with a worker, these are its faults too. [`ChaosScenario`] puts them into random small runs
+//! crashes of workers, workers that leave, workers that join in their place, pauses of any rank, slow links,
+//! partitions of one pair, partitions of one worker that last until it counts as lost, two sides that take each
+//! other for lost, and late control messages. Where the controller lives with a worker, these are its faults
+//! too. [`ChaosScenario`] puts them into random small runs
 //! of every algorithm and checks what must hold whatever goes wrong.
 
 mod scenario;
@@ -14,7 +15,7 @@ use quelea_core::random::Rng;
 use quelea_core::time::Time;
 
 use crate::faults::{
-    ControlDelay, Crash, Faults, Leave, PairPartition, Pause, PlainRule, RankPartition, Rule,
+    ControlDelay, Crash, Faults, Join, Leave, PairPartition, Pause, PlainRule, RankPartition, Rule,
     SidePartition, Verdict,
 };
 
@@ -29,6 +30,8 @@ pub struct ChaosOptions {
     pub crashes: bool,
     /// Workers leave with notice.
     pub leaves: bool,
+    /// Workers join in the place of those who were lost or have left; they may be lost again.
+    pub joins: bool,
     /// Ranks stand still.
     pub pauses: bool,
     /// Links become slow, or do not deliver for a while.
@@ -48,6 +51,7 @@ enum FaultKind {
     Crash,
     LostPartition,
     Leave,
+    Join,
     Pause,
     SlowLink,
     PairPartition,
@@ -60,6 +64,8 @@ enum FaultKind {
 pub struct ChaosTarget {
     /// Workers; they come first.
     pub workers: u32,
+    /// Places after theirs for workers that join.
+    pub spare: u32,
     /// Servers, which may be paused and cut off, and are never lost.
     pub servers: u32,
     /// The cluster's time from a loss until it is noticed.
@@ -72,6 +78,7 @@ impl ChaosOptions {
             (FaultKind::Crash, self.crashes),
             (FaultKind::LostPartition, self.crashes),
             (FaultKind::Leave, self.leaves),
+            (FaultKind::Join, self.joins),
             (FaultKind::Pause, self.pauses),
             (FaultKind::SlowLink, self.links),
             (FaultKind::PairPartition, self.links),
@@ -88,6 +95,10 @@ impl ChaosOptions {
             rng: Rng::new(seed, "chaos", 0),
             target,
             living: (0..target.workers).collect(),
+            missing: (target.workers..target.workers + target.spare)
+                .map(MissingWorker::new)
+                .collect(),
+            replaced: Vec::new(),
             faults: Faults::default(),
         };
         let mut at_ms = 0.0;
@@ -99,7 +110,24 @@ impl ChaosOptions {
                 draw.add(kind, at_ms + later_ms, self);
             }
         }
+        let Faults { joins, splits, .. } = &mut draw.faults;
+        let healed_ms = splits.iter().map(|split| split.until_ms).fold(0.0, f64::max);
+        // Whoever comes before that would not be reached by all.
+        joins.iter_mut().for_each(|join| join.at_ms = join.at_ms.max(healed_ms));
         draw.faults
+    }
+}
+
+/// A worker as which nobody takes part.
+struct MissingWorker {
+    rank: u32,
+    /// Its place is not reached before that.
+    cut_off_until_ms: f64,
+}
+
+impl MissingWorker {
+    fn new(rank: u32) -> MissingWorker {
+        MissingWorker { rank, cut_off_until_ms: 0.0 }
     }
 }
 
@@ -107,14 +135,18 @@ impl ChaosOptions {
 struct FaultDraw {
     rng: Rng,
     target: ChaosTarget,
-    /// Workers that are still there.
+    /// Workers that are there since the start.
     living: Vec<u32>,
+    /// Those that were lost or have left, or have never been there.
+    missing: Vec<MissingWorker>,
+    /// Those in whose place another joins, sooner or later: they may be lost again at any moment.
+    replaced: Vec<u32>,
     faults: Faults,
 }
 
 impl FaultDraw {
     fn add(&mut self, kind: FaultKind, from_ms: f64, options: &ChaosOptions) {
-        let ranks = self.target.workers + self.target.servers;
+        let ranks = self.target.workers + self.target.spare + self.target.servers;
         let rank = self.rng.below(u64::from(ranks)) as u32;
         let others = u64::from(ranks).saturating_sub(1).max(1);
         let peer = (rank + 1 + self.rng.below(others) as u32) % ranks;
@@ -125,17 +157,13 @@ impl FaultDraw {
                     self.faults.crashes.push(Crash { rank, at_ms: from_ms });
                 }
             }
-            FaultKind::LostPartition => {
-                if let Some(rank) = self.victim(options) {
-                    let until_ms = until_ms + 2.0 * self.target.detect_ms + 1.0;
-                    self.faults.partitions.push(RankPartition { rank, from_ms, until_ms });
-                }
-            }
+            FaultKind::LostPartition => self.partition(from_ms, until_ms, options),
             FaultKind::Leave => {
                 if let Some(rank) = self.victim(options) {
                     self.faults.leaves.push(Leave { rank, at_ms: from_ms });
                 }
             }
+            FaultKind::Join => self.join(from_ms),
             FaultKind::Pause => self.faults.pauses.push(Pause { rank, from_ms, until_ms }),
             FaultKind::SlowLink => {
                 let delay = Time::from_ms(options.mean_ms * self.rng.uniform());
@@ -165,13 +193,54 @@ impl FaultDraw {
         }
     }
 
+    /// A worker is not reached until it counts as lost, and for some time after that.
+    fn partition(&mut self, from_ms: f64, until_ms: f64, options: &ChaosOptions) {
+        let replaced = self.replaced.clone();
+        let Some(rank) = self.victim(options) else { return };
+        // One that begins before somebody has joined in the place would last until after that, and
+        // nobody would notice.
+        if replaced.contains(&rank) {
+            return self.faults.crashes.push(Crash { rank, at_ms: from_ms });
+        }
+        let until_ms = until_ms + 2.0 * self.target.detect_ms + 1.0;
+        self.faults.partitions.push(RankPartition { rank, from_ms, until_ms });
+        // Whoever comes in its place before that would not be reached either.
+        let of_rank = |missing: &&mut MissingWorker| missing.rank == rank;
+        if let Some(missing) = self.missing.iter_mut().find(of_rank) {
+            missing.cut_off_until_ms = until_ms;
+        }
+    }
+
+    /// A worker joins where one is missing.
+    fn join(&mut self, from_ms: f64) {
+        if self.missing.is_empty() {
+            return;
+        }
+        let place = self.rng.below(self.missing.len() as u64) as usize;
+        let MissingWorker { rank, cut_off_until_ms } = self.missing.swap_remove(place);
+        self.replaced.push(rank);
+        self.faults.joins.push(Join { rank, at_ms: from_ms.max(cut_off_until_ms) });
+    }
+
     /// A worker that may be lost, if there is one left.
     fn victim(&mut self, options: &ChaosOptions) -> Option<u32> {
-        if self.living.len() <= options.survivors.max(1) as usize {
+        let spare = self.living.len().saturating_sub(options.survivors.max(1) as usize);
+        let living = if spare > 0 { self.living.len() } else { 0 };
+        let choices = living + self.replaced.len();
+        if choices == 0 {
             return None;
         }
-        let place = self.rng.below(self.living.len() as u64) as usize;
-        Some(self.living.swap_remove(place))
+        let place = self.rng.below(choices as u64) as usize;
+        let rank = if place < living {
+            self.living.swap_remove(place)
+        } else {
+            self.replaced.swap_remove(place - living)
+        };
+        // A partition of its place that was drawn before may last longer.
+        let partitions = self.faults.partitions.iter().filter(|partition| partition.rank == rank);
+        let cut_off_until_ms = partitions.map(|partition| partition.until_ms).fold(0.0, f64::max);
+        self.missing.push(MissingWorker { rank, cut_off_until_ms });
+        Some(rank)
     }
 }
 
@@ -184,13 +253,14 @@ mod tests {
         mean_ms: 3.0,
         crashes: true,
         leaves: true,
+        joins: false,
         pauses: true,
         links: true,
         control: true,
         splits: false,
         survivors: 2,
     };
-    const TARGET: ChaosTarget = ChaosTarget { workers: 6, servers: 1, detect_ms: 5.0 };
+    const TARGET: ChaosTarget = ChaosTarget { workers: 6, spare: 0, servers: 1, detect_ms: 5.0 };
 
     #[test]
     fn the_same_seed_gives_the_same_faults_and_another_seed_others() {
@@ -215,6 +285,31 @@ mod tests {
             assert!(faults.crashes.iter().all(|crash| crash.rank < 6), "servers are not lost");
             let is_noticed = |cut: &RankPartition| cut.until_ms - cut.from_ms > TARGET.detect_ms;
             assert!(faults.partitions.iter().all(is_noticed));
+        }
+    }
+
+    #[test]
+    fn only_those_who_are_missing_are_replaced_and_the_survivors_are_never_lost() {
+        let with_joins = ChaosOptions { joins: true, ..ALL };
+        for seed in 0..50 {
+            let faults = with_joins.draw(seed, TARGET);
+            faults.check().expect("good faults");
+            let losses = faults.crashes.iter().map(|crash| (crash.rank, crash.at_ms));
+            let losses = losses.chain(faults.leaves.iter().map(|leave| (leave.rank, leave.at_ms)));
+            let losses: Vec<_> = losses
+                .chain(
+                    faults.partitions.iter().map(|partition| (partition.rank, partition.from_ms)),
+                )
+                .collect();
+            assert!(!faults.joins.is_empty(), "seed {seed}");
+            for rank in 0..TARGET.workers {
+                let joins = faults.joins.iter().filter(|join| join.rank == rank).count();
+                let lost = losses.iter().filter(|(whose, _)| *whose == rank).count();
+                assert!(joins <= lost && lost <= joins + 1, "{rank}: {joins} joins, {lost} losses");
+            }
+            let never =
+                (0..TARGET.workers).filter(|rank| losses.iter().all(|(lost, _)| lost != rank));
+            assert!(never.count() >= 2, "two survive everything");
         }
     }
 

@@ -192,7 +192,7 @@ impl Cluster {
     /// Whether it also fits the run: ranks and hosts exist, and the run fits the clock.
     pub fn check_for(&self, setup: &RunSpec) -> Result<(), ClusterError> {
         self.check()?;
-        let workers = setup.workers() as u32;
+        let workers = setup.seats() as u32;
         if let Some(rank) = self.slow.keys().find(|rank| **rank >= workers) {
             let allowed = format!("there are {workers} workers, numbered from 0");
             return Err(ClusterError::new("slow", format!("{{ {rank} = … }}"), allowed));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use quelea_core::message::{Message, Rank};
+use quelea_core::message::{Message, MessageFields, Rank};
 use quelea_core::time::Time;
 
 use crate::cluster::Cluster;
@@ -81,7 +81,7 @@ impl CollectiveStarts {
         if !self.barrier && self.fixed == Time::ZERO {
             return Passage::Through(held);
         }
-        let Message { step, bucket, view, .. } = held.message;
+        let MessageFields { step, bucket, view, .. } = *held.message;
         let rank = (!self.barrier).then_some(held.from);
         let complete = !self.barrier || self.is_complete(step, bucket, living);
         let key = StartKey { step, bucket, view, rank };

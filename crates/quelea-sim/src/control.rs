@@ -20,6 +20,13 @@ use crate::rank_state::RankState;
 
 /// A view reaches the survivors within this many nanoseconds of each other.
 const VIEW_SPREAD_NS: u64 = 1_000_000;
+/// After so many events the observer is asked for its requests, if nothing else happens.
+const OBSERVER_INTERVAL: u32 = 64;
+
+/// Whether the run ends with this: then nobody has to be told, and who is told alone was lost.
+fn ends_all(order: &Directive) -> bool {
+    order.to == Recipient::All && matches!(order.command, Command::Abort(_))
+}
 
 impl Driver<'_> {
     /// Takes what a rank tells the controller.
@@ -56,6 +63,7 @@ impl Driver<'_> {
             // An evaluation sees what gradients leave behind besides themselves.
             self.gradients.complete();
         }
+        self.is_controller_told = true;
         self.controller.handle(self.now, event, self.observer);
         if self.sends_control() {
             self.send_orders();
@@ -69,7 +77,9 @@ impl Driver<'_> {
         }
         let orders: Vec<Directive> = self.controller.take_orders().collect();
         let (from, term) = (self.home.place, self.controller.term());
-        for order in orders {
+        // Where the controller lives with a worker, others may continue although its side ends.
+        let is_alone = from.is_none();
+        for order in orders.into_iter().filter(|order| !is_alone || !ends_all(order)) {
             if let Command::View(change) = &order.command {
                 self.note_view(change);
             }
@@ -88,6 +98,7 @@ impl Driver<'_> {
             let packet = ControlPacket::Command(term, command.clone());
             self.send_control(ControlRoute { from, to: Some(rank) }, packet);
         }
+        self.start_entrances();
     }
 
     /// Carries events to the controller and its commands to ranks until there are none left. Commands
@@ -114,9 +125,11 @@ impl Driver<'_> {
     /// What follows from a command to one rank is delivered before the next rank hears of it: after a
     /// checkpoint ranks continue one after the other, as they do where a run starts.
     fn take_orders(&mut self) {
+        if !self.controller.has_orders() {
+            return;
+        }
         let all = 0..self.ranks.len() as u32;
-        let orders: Vec<Directive> = self.controller.take_orders().collect();
-        for order in orders.into_iter().rev() {
+        for order in self.controller.take_orders().filter(|order| !ends_all(order)).rev() {
             if order.to == Recipient::All && !matches!(order.command, Command::View(_)) {
                 for rank in all.clone().rev() {
                     let (to, command) = (Recipient::Rank(rank), order.command.clone());
@@ -151,6 +164,9 @@ impl Driver<'_> {
             state.machine.command(self.now, command);
             return;
         }
+        if matches!(command, Command::Abort(_)) {
+            return self.expel(rank);
+        }
         if command == Command::Finish {
             self.note_end(rank);
         }
@@ -181,12 +197,14 @@ impl Driver<'_> {
         }
     }
 
-    /// Attends to the controller again when ranks are to be probed.
-    pub(crate) fn schedule_probe(&mut self) {
-        let Some(next) = self.controller.next_probe() else { return };
+    /// Attends to the controller again when ranks are to be probed, or something is to be decided.
+    pub(crate) fn schedule_attention(&mut self) {
+        let times = [self.controller.next_probe(), self.controller.next_decision()];
+        let Some(next) = times.into_iter().flatten().min() else { return };
         if !self.controller_runs() {
             return;
         }
+        let next = next.max(self.now);
         if self.attends_at.is_none_or(|at| next < at) {
             self.attends_at = Some(next);
             self.queue.schedule(next, SimEvent::Attend);
@@ -194,12 +212,23 @@ impl Driver<'_> {
     }
 
     /// Lets the controller do what has become due. An outcome: the run has ended.
+    ///
+    /// As long as it rests and hears nothing, all it can do is ask the observer, whose requests come from
+    /// outside: now and then is enough.
     pub(crate) fn attend_controller(&mut self) -> Result<Option<Outcome>, SimError> {
         self.attend_deposed();
         self.check_sides()?;
         if !self.controller_runs() {
             return Ok(None);
         }
+        self.handled = self.handled.wrapping_add(1);
+        let is_asked = self.handled.is_multiple_of(OBSERVER_INTERVAL) || self.invariants.is_some();
+        let is_at_rest = self.controller.is_at_rest();
+        if !is_asked && !self.is_controller_told && is_at_rest {
+            return Ok(None);
+        }
+        // What it does now may let something else become due.
+        self.is_controller_told = !is_at_rest;
         let ended = self.controller.poll(self.now, self.observer);
         self.exchange_control();
         if let Err(error @ RunFailure::NoQuorum(_)) = ended {
@@ -208,8 +237,7 @@ impl Driver<'_> {
         }
         ended.map_err(|error| match error {
             RunFailure::Stopped { step, reason } => SimError::Stopped { step, reason },
-            RunFailure::Failed { reason, .. } => SimError::Resume(reason),
-            other => SimError::Resume(other.to_string()),
+            other => SimError::Failed(other.to_string()),
         })
     }
 
@@ -241,6 +269,7 @@ impl Driver<'_> {
             !state.is_alive() || state.machine.node().view().number as usize + 1 >= self.views.len()
         };
         let is_settled = self.ranks.iter().all(has_entered);
+        self.is_controller_told = true;
         self.controller.hold_cuts(!is_settled);
     }
 
@@ -251,7 +280,9 @@ impl Driver<'_> {
             return;
         }
         let number = state.machine.node().view().number + 1;
-        state.machine.change_view(self.now, self.views[number as usize].clone());
+        // It may have been announced to a worker in whose place this one has joined, and begun with it.
+        let Some(view) = self.views.get(number as usize) else { return };
+        state.machine.change_view(self.now, Arc::clone(view));
         self.carry_out(rank);
         self.settle(rank);
         self.settle_views();
@@ -273,6 +304,11 @@ impl Driver<'_> {
     /// The loss of a rank is noticed.
     pub(crate) fn detect(&mut self, rank: usize) {
         let at = self.ranks[rank].lost.unwrap_or(self.now);
+        self.is_controller_told = true;
+        // Another has joined in its place: it was known before that it is gone.
+        if self.ranks[rank].is_alive() {
+            return;
+        }
         if let Some(home) = self.home.place.filter(|_| !self.home.is_gone)
             && self.ranks[home].paused_until() > self.now
         {

@@ -70,6 +70,8 @@ pub(crate) struct ControlRoute {
 #[derive(Clone, Debug)]
 struct ControlTransit {
     route: ControlRoute,
+    /// The incarnations of both ends when it was sent.
+    ends: [u32; 2],
     packet: ControlPacket,
     bytes: u64,
     /// When its last byte leaves the sender.
@@ -86,9 +88,30 @@ pub(crate) struct ControlNetwork {
     vacant: Vec<u32>,
     /// Numbers of the packets on each connection, in the order in which they were sent.
     streams: BTreeMap<ControlRoute, VecDeque<u32>>,
+    /// How many workers each rank has had: one that joins has connections of its own.
+    incarnations: Vec<u32>,
 }
 
 impl ControlNetwork {
+    pub(crate) fn new(ranks: usize) -> ControlNetwork {
+        ControlNetwork { incarnations: vec![0; ranks], ..ControlNetwork::default() }
+    }
+
+    /// A rank has new connections: what is still on the old ones reaches nobody.
+    pub(crate) fn reconnect(&mut self, rank: usize) {
+        self.incarnations[rank] += 1;
+        self.streams.retain(|route, _| ![route.from, route.to].contains(&Some(rank)));
+    }
+
+    fn ends(&self, route: ControlRoute) -> [u32; 2] {
+        [route.from, route.to].map(|place| place.map_or(0, |rank| self.incarnations[rank]))
+    }
+
+    fn is_on_old_connection(&mut self, number: u32) -> bool {
+        let ControlTransit { route, ends, .. } = *self.transit(number);
+        ends != self.ends(route)
+    }
+
     fn store(&mut self, transit: ControlTransit) -> u32 {
         let route = transit.route;
         let number = self.vacant.pop().unwrap_or_else(|| {
@@ -129,8 +152,9 @@ impl Driver<'_> {
         }
         let bytes = packet.bytes(self.cluster.vector_scale);
         if route.from == route.to {
-            let (left, flight) = (self.now, WITHIN_PROCESS);
-            let transit = ControlTransit { route, packet, bytes, left, flight, has_arrived: false };
+            let (left, flight, ends) = (self.now, WITHIN_PROCESS, self.control.ends(route));
+            let has_arrived = false;
+            let transit = ControlTransit { route, ends, packet, bytes, left, flight, has_arrived };
             let number = self.control.store(transit);
             return self.queue.schedule(left + flight, SimEvent::ControlDeliver(number));
         }
@@ -138,7 +162,8 @@ impl Driver<'_> {
         let (start, left) = self.network.leave(self.now, port, bytes);
         let Some(delay) = self.control_delay(route) else { return };
         let flight = self.network.latency() + delay;
-        let transit = ControlTransit { route, packet, bytes, left, flight, has_arrived: false };
+        let (ends, has_arrived) = (self.control.ends(route), false);
+        let transit = ControlTransit { route, ends, packet, bytes, left, flight, has_arrived };
         let number = self.control.store(transit);
         self.queue.schedule(start + flight, SimEvent::ControlArrive(number));
     }
@@ -155,14 +180,16 @@ impl Driver<'_> {
             longest = longest.max(faults.control_delay(rank as u32, self.now, detect_ms)?);
         }
         if let (Some(from), Some(to)) = (route.from, route.to) {
-            let split = faults.split_delay(from as u32, to as u32, self.now, detect_ms)?;
-            longest = longest.max(split);
+            longest = longest.max(self.split_delay(from, to)?);
         }
         Some(longest)
     }
 
     /// The head of a control message has reached the receiver's card.
     pub(crate) fn control_arrive(&mut self, number: u32) {
+        if self.control.is_on_old_connection(number) {
+            return drop(self.control.take(number));
+        }
         let &mut ControlTransit { route, bytes, left, flight, .. } = self.control.transit(number);
         if self.was_control_cut_short(route, left) {
             drop(self.control.take(number));
@@ -175,6 +202,9 @@ impl Driver<'_> {
 
     /// A control message has arrived whole, or the rank that reads it runs again.
     pub(crate) fn control_deliver(&mut self, number: u32) {
+        if self.control.is_on_old_connection(number) {
+            return drop(self.control.take(number));
+        }
         let transit = self.control.transit(number);
         transit.has_arrived = true;
         let (route, left) = (transit.route, transit.left);

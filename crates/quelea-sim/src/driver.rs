@@ -1,24 +1,20 @@
 //! The loop: take the next event, tell the rank, carry out what it asks for.
 
+mod assembly;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use quelea_control::{
-    ControlLimits, Controller, ControllerConfig, Directive, LossPolicy, RankEvent, RankMachine,
-    RankMachineConfig,
-};
+use quelea_control::{Controller, Directive, RankEvent};
 use quelea_core::contract::Effect;
 use quelea_core::message::Rank;
 use quelea_core::payload::Pool;
-use quelea_core::poison::PoisonPolicy;
 use quelea_core::problems::{Computed, Problem};
 use quelea_core::properties::TopologyRequirement;
 use quelea_core::run_spec::RunSpec;
 use quelea_core::time::Time;
 use quelea_core::view::View;
-use quelea_record::{
-    BUFFERS, Observer, Outcome, RankCheckpoint, RankReport, Record, RecordKind, ResumePoint,
-};
+use quelea_record::{Observer, Outcome, RankReport, Record, RecordKind, ResumePoint};
 
 use crate::attacks::{self, Attacks};
 use crate::cluster::{Cluster, ControlPath};
@@ -29,12 +25,14 @@ use crate::gradient_pool::GradientPool;
 use crate::in_flight::InFlightLoad;
 use crate::invariants::Invariants;
 use crate::membership::RankFault;
-use crate::network::{VirtualNetwork, bits_per_second};
+use crate::network::VirtualNetwork;
 use crate::queue::{EventQueue, SimEvent};
 use crate::rank_state::RankState;
 use crate::takeover::ControllerHome;
 use crate::traffic::Handoff;
 use crate::{SimError, Stuck, awaited};
+use assembly::{controller, rank_states, reduce_bps, restore_workers};
+pub(crate) use assembly::{controller_config, machine_config};
 
 /// After so long without a message of an algorithm, none will come.
 const LONGEST_REST: Time = Time(100_000_000_000);
@@ -42,6 +40,8 @@ const LONGEST_REST: Time = Time(100_000_000_000);
 /// A run in progress.
 pub(crate) struct Driver<'a> {
     pub(crate) setup: &'a RunSpec,
+    /// The same, as all ranks hold it.
+    pub(crate) shared_setup: Arc<RunSpec>,
     pub(crate) problem: &'a dyn Problem,
     pub(crate) cluster: &'a Cluster,
     pub(crate) observer: &'a mut dyn Observer,
@@ -51,6 +51,10 @@ pub(crate) struct Driver<'a> {
     pub(crate) orders: VecDeque<Directive>,
     /// Control messages are being delivered.
     pub(crate) exchanges_control: bool,
+    /// The controller was told something since it was last attended to.
+    pub(crate) is_controller_told: bool,
+    /// Events so far, as a count that wraps around.
+    pub(crate) handled: u32,
     /// When the controller is attended to besides.
     pub(crate) attends_at: Option<Time>,
     /// Control messages on their way, where they travel over the network.
@@ -83,6 +87,8 @@ pub(crate) struct Driver<'a> {
     pub(crate) faults_to_come: usize,
 
     pub(crate) living_workers: usize,
+    /// Whether some rank was lost or has left, ever.
+    pub(crate) has_lost: bool,
     pub(crate) messages: u64,
     pub(crate) in_flight: InFlightLoad,
     /// Memory for the effects of one event.
@@ -99,13 +105,15 @@ impl<'a> Driver<'a> {
         start: &ResumePoint,
         observer: &'a mut dyn Observer,
     ) -> Result<Driver<'a>, SimError> {
-        let (properties, workers, pool) = (setup.properties(), setup.workers(), Pool::new());
+        let (properties, workers, pool) = (setup.properties(), setup.seats(), Pool::new());
         let views = setup.views(&start.changes);
         let view = views.last().expect("the first view is there");
-        let mut machine = machine_config(setup, start, view, observer);
+        let shared_setup = Arc::new(setup.clone());
+        let mut machine = machine_config(&shared_setup, start, view, observer);
         let travels = cluster.control != ControlPath::Free;
         (machine.asks_ahead, machine.counts_links) = (travels, travels);
         let ranks = rank_states(machine, &pool)?;
+        let sources = attacks::sources(problem, cluster, workers)?;
         if !start.resized {
             restore_workers(problem, &start.parts, workers)?;
         }
@@ -116,21 +124,24 @@ impl<'a> Driver<'a> {
             events: VecDeque::new(),
             orders: VecDeque::new(),
             exchanges_control: false,
+            is_controller_told: true,
+            handled: 0,
             attends_at: None,
-            control: ControlNetwork::default(),
+            control: ControlNetwork::new(ranks.len()),
             home: ControllerHome::default(),
             start: start.clone(),
             timeline: machine.timeline,
             handoff_send: Handoff::of_sending(cluster),
             handoff_receive: Handoff::of_receiving(cluster),
-            reduce_bps: reduce_rate(cluster),
+            reduce_bps: reduce_bps(cluster),
             now: start.now,
             queue: EventQueue::default(),
             network: VirtualNetwork::new(cluster, &setup.view.hosts),
             compute: ComputeModel::new(cluster, setup.seed, workers),
-            gradients: gradient_pool(problem, cluster, workers)?,
+            gradients: GradientPool::new(problem, sources, workers, cluster.threads),
             attacks: Attacks::new(cluster),
             computed: vec![Computed::default(); workers],
+            has_lost: ranks.iter().any(|state| !state.is_alive()),
             ranks,
             gates: CollectiveStarts::new(cluster, cluster.start_barrier && is_global),
             links: BTreeMap::new(),
@@ -143,6 +154,7 @@ impl<'a> Driver<'a> {
             effects: Vec::new(),
             invariants: None,
             setup,
+            shared_setup,
             problem,
             cluster,
             observer,
@@ -165,8 +177,9 @@ impl<'a> Driver<'a> {
                 self.check_end()?;
                 return Ok(self.outcome(outcome));
             }
-            self.schedule_probe();
+            self.schedule_attention();
             if self.is_quiet() && self.controller.is_draining() {
+                self.is_controller_told = true;
                 self.controller.quiet(self.now, self.observer);
                 self.exchange_control();
             } else {
@@ -260,7 +273,7 @@ impl<'a> Driver<'a> {
         let stuck =
             stuck.map(|node| Stuck { rank: node.rank, step: node.step(), awaits: node.awaiting() });
         // A server that awaits nothing is not stuck.
-        let workers = self.setup.workers();
+        let workers = self.setup.seats();
         let is_stuck = |s: &Stuck| {
             let is_worker = s.rank.index() < workers;
             let is_finished = is_worker && self.ranks[s.rank.index()].machine.is_finished();
@@ -304,94 +317,4 @@ impl<'a> Driver<'a> {
         outcome.in_flight = self.in_flight.report();
         outcome
     }
-}
-
-/// Bits of arithmetic per second; nothing if it costs nothing.
-fn reduce_rate(cluster: &Cluster) -> Option<u64> {
-    (cluster.reduce_gbs > 0.0).then(|| bits_per_second(cluster.reduce_gbs * 8.0))
-}
-
-fn gradient_pool(
-    problem: &dyn Problem,
-    cluster: &Cluster,
-    workers: usize,
-) -> Result<GradientPool, SimError> {
-    let sources = attacks::sources(problem, cluster, workers)?;
-    Ok(GradientPool::new(problem, sources, workers, cluster.threads))
-}
-
-/// What all ranks of a run have in common.
-pub(crate) fn machine_config<'a>(
-    setup: &'a RunSpec,
-    start: &'a ResumePoint,
-    view: &'a Arc<View>,
-    observer: &dyn Observer,
-) -> RankMachineConfig<'a> {
-    RankMachineConfig {
-        setup,
-        start,
-        view,
-        schedule: observer.checkpoint_schedule(),
-        // Nobody is watched by the clock: the driver sees everything.
-        limits: ControlLimits::NONE,
-        timeline: observer.wants_timeline(),
-        is_external: false,
-        asks_ahead: false,
-        waits_for_disk: false,
-        counts_links: false,
-        // Faults with content belong to the scenario.
-        poison: PoisonPolicy::Ignore,
-    }
-}
-
-/// Every rank of a run, as it starts.
-fn rank_states(machine: RankMachineConfig<'_>, pool: &Pool) -> Result<Vec<RankState>, SimError> {
-    let now = machine.start.now;
-    let state = |rank| {
-        let is_alive = machine.view.is_alive(Rank::from(rank));
-        let machine = RankMachine::new(machine, Rank::from(rank), pool.clone(), now);
-        let mut state = RankState::new(machine.map_err(SimError::Resume)?, now);
-        state.lost = (!is_alive).then_some(now);
-        Ok(state)
-    };
-    (0..machine.setup.ranks()).map(state).collect()
-}
-
-/// What the controller of the same run is made of.
-pub(crate) fn controller_config(machine: RankMachineConfig<'_>) -> ControllerConfig<'_> {
-    let RankMachineConfig { setup, start, schedule, limits, .. } = machine;
-    ControllerConfig {
-        setup,
-        start,
-        schedule,
-        limits,
-        on_loss: LossPolicy::Continue { min_workers: 1 },
-        watches: false,
-        waits_for_disk: false,
-    }
-}
-
-/// The first controller of the same run.
-fn controller(machine: RankMachineConfig<'_>, control: ControlPath) -> Controller {
-    let mut controller = Controller::new(controller_config(machine), machine.start.now);
-    if control != ControlPath::Free {
-        controller.use_probes();
-    }
-    controller
-}
-
-/// Gives the problem back what it keeps of each worker.
-fn restore_workers(
-    problem: &dyn Problem,
-    parts: &[RankCheckpoint],
-    workers: usize,
-) -> Result<(), SimError> {
-    for (rank, part) in parts.iter().take(workers).enumerate() {
-        if let Some(state) = part.state.vectors.get(BUFFERS) {
-            problem.restore_worker(rank, state).map_err(|problem| {
-                SimError::Resume(format!("`{BUFFERS}` of worker {rank}: {problem}"))
-            })?;
-        }
-    }
-    Ok(())
 }

@@ -16,6 +16,7 @@ use quelea_core::time::Time;
 use crate::attacks::Attack;
 use crate::cluster::ClusterError;
 pub use split::SidePartition;
+pub(crate) use split::SplitLink;
 
 /// All that goes wrong in a run.
 #[derive(Clone, Debug, Default)]
@@ -226,13 +227,12 @@ impl fmt::Debug for Rule {
 }
 
 impl Faults {
-    /// What becomes of this message.
-    pub(crate) fn verdict(&self, seed: u64, detect_ms: f64, flight: &Flight) -> Verdict {
+    /// What becomes of this message, which `split`s hold up for so long, if it arrives across them.
+    pub(crate) fn verdict(&self, seed: u64, split: Option<Time>, flight: &Flight) -> Verdict {
         if self.partitions.iter().any(|partition| partition.separates(flight)) {
             return Verdict::Drop;
         }
-        let Flight { from, to, time, .. } = *flight;
-        match self.split_delay(from.0, to.0, time, detect_ms) {
+        match split {
             None => return Verdict::Drop,
             Some(Time::ZERO) => {}
             Some(delay) => return Verdict::Delay(delay),
@@ -380,29 +380,35 @@ mod tests {
         let twice = PlainRule { from_ms: 5.0, ..PlainRule::all(Verdict::Duplicate) };
         let rules = vec![Rule::Plain(drop), Rule::Plain(twice)];
         let faults = Faults { rules, ..Faults::default() };
-        assert_eq!(faults.verdict(1, 10.0, &flight(1, 0, 9.0)), Verdict::Drop);
-        assert_eq!(faults.verdict(1, 10.0, &flight(0, 1, 9.0)), Verdict::Duplicate);
-        assert_eq!(faults.verdict(1, 10.0, &flight(0, 1, 4.0)), Verdict::Pass);
+        assert_eq!(faults.verdict(1, Some(Time::ZERO), &flight(1, 0, 9.0)), Verdict::Drop);
+        assert_eq!(faults.verdict(1, Some(Time::ZERO), &flight(0, 1, 9.0)), Verdict::Duplicate);
+        assert_eq!(faults.verdict(1, Some(Time::ZERO), &flight(0, 1, 4.0)), Verdict::Pass);
     }
 
     #[test]
     fn a_partition_touches_both_directions_for_its_time_only() {
         let partitions = vec![RankPartition { rank: 2, from_ms: 1.0, until_ms: 2.0 }];
         let faults = Faults { partitions, ..Faults::default() };
-        assert_eq!(faults.verdict(1, 10.0, &flight(2, 0, 1.0)), Verdict::Drop);
-        assert_eq!(faults.verdict(1, 10.0, &flight(0, 2, 1.5)), Verdict::Drop);
-        assert_eq!(faults.verdict(1, 10.0, &flight(0, 2, 2.0)), Verdict::Pass);
-        assert_eq!(faults.verdict(1, 10.0, &flight(0, 1, 1.5)), Verdict::Pass);
+        assert_eq!(faults.verdict(1, Some(Time::ZERO), &flight(2, 0, 1.0)), Verdict::Drop);
+        assert_eq!(faults.verdict(1, Some(Time::ZERO), &flight(0, 2, 1.5)), Verdict::Drop);
+        assert_eq!(faults.verdict(1, Some(Time::ZERO), &flight(0, 2, 2.0)), Verdict::Pass);
+        assert_eq!(faults.verdict(1, Some(Time::ZERO), &flight(0, 1, 1.5)), Verdict::Pass);
     }
 
     #[test]
     fn what_a_separated_pair_sends_arrives_when_the_partition_ends() {
         let pair = PairPartition { rank: 2, peer: 0, from_ms: 1.0, until_ms: 4.0 };
         let faults = Faults { pair_partitions: vec![pair], ..Faults::default() };
-        assert_eq!(faults.verdict(1, 10.0, &flight(2, 0, 1.5)), Verdict::Delay(Time::from_ms(2.5)));
-        assert_eq!(faults.verdict(1, 10.0, &flight(0, 2, 3.0)), Verdict::Delay(Time::from_ms(1.0)));
-        assert_eq!(faults.verdict(1, 10.0, &flight(0, 1, 3.0)), Verdict::Pass);
-        assert_eq!(faults.verdict(1, 10.0, &flight(0, 2, 4.0)), Verdict::Pass);
+        assert_eq!(
+            faults.verdict(1, Some(Time::ZERO), &flight(2, 0, 1.5)),
+            Verdict::Delay(Time::from_ms(2.5))
+        );
+        assert_eq!(
+            faults.verdict(1, Some(Time::ZERO), &flight(0, 2, 3.0)),
+            Verdict::Delay(Time::from_ms(1.0))
+        );
+        assert_eq!(faults.verdict(1, Some(Time::ZERO), &flight(0, 1, 3.0)), Verdict::Pass);
+        assert_eq!(faults.verdict(1, Some(Time::ZERO), &flight(0, 2, 4.0)), Verdict::Pass);
     }
 
     #[test]

@@ -11,6 +11,8 @@ pub(crate) struct InFlightLoad {
     /// Peaks of stretches of equal length; when they do not suffice, pairs are merged.
     stretches: Vec<(u64, u64)>,
     stretch_ns: u64,
+    /// When the last stretch ends.
+    ends: Time,
 }
 
 /// Peaks are kept for at most so many stretches of time.
@@ -18,7 +20,8 @@ const STRETCHES: usize = 32;
 
 impl InFlightLoad {
     pub(crate) fn new() -> InFlightLoad {
-        InFlightLoad { messages: 0, bytes: 0, stretches: vec![(0, 0)], stretch_ns: 1_000_000 }
+        let (stretches, stretch_ns) = (vec![(0, 0)], 1_000_000);
+        InFlightLoad { messages: 0, bytes: 0, stretches, stretch_ns, ends: Time(stretch_ns) }
     }
 
     pub(crate) fn add(&mut self, now: Time, bytes: u64) {
@@ -50,6 +53,9 @@ impl InFlightLoad {
 
     /// What is on its way when a stretch begins counts for it as well.
     fn advance(&mut self, now: Time) {
+        if now < self.ends {
+            return;
+        }
         while now.0 / self.stretch_ns >= STRETCHES as u64 {
             let merged = self.stretches.chunks(2).map(|pair| {
                 let last = pair[pair.len() - 1];
@@ -62,6 +68,7 @@ impl InFlightLoad {
         if self.stretches.len() < stretches {
             self.stretches.resize(stretches, (self.messages, self.bytes));
         }
+        self.ends = Time(self.stretches.len() as u64 * self.stretch_ns);
     }
 }
 

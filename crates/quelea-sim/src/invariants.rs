@@ -102,6 +102,16 @@ impl Driver<'_> {
         None
     }
 
+    /// A worker joins: its predecessor's steps and views are not its own.
+    pub(crate) fn note_entrance(&mut self, rank: usize) {
+        let node = self.ranks[rank].machine.node();
+        let (view, step) = (node.view().number, node.step());
+        if let Some(seen) = &mut self.invariants {
+            (seen.views[rank], seen.steps[rank]) = (view, step);
+            seen.ended.retain(|(ended, _)| *ended != rank);
+        }
+    }
+
     /// A rank is told to end: keeps its state, if what must hold at the end is checked.
     pub(crate) fn note_end(&mut self, rank: usize) {
         let state = &mut self.ranks[rank];

@@ -115,6 +115,9 @@ pub enum SimError {
     /// A state to resume from does not fit this run.
     #[error("{0}")]
     Resume(String),
+    /// A rank has ended the run, or was lost where the others cannot continue.
+    #[error("{0}")]
+    Failed(String),
     /// The run was asked to stop, and its state is saved.
     #[error("stopped after {step} steps of each worker, {reason}")]
     Stopped {

@@ -1,6 +1,6 @@
 //! What happens to ranks: crashes, leaves, pauses, partitions that last long enough to be noticed.
 
-use quelea_control::{Entrance, RankMachine};
+use quelea_control::{Entrance, RankEvent, RankMachine};
 use quelea_core::message::Rank;
 use quelea_core::payload::Pool;
 use quelea_core::time::Time;
@@ -125,22 +125,37 @@ impl Driver<'_> {
     /// This rank neither sends nor receives anything any more.
     pub(crate) fn silence(&mut self, rank: usize) {
         self.ranks[rank].lose(self.now);
+        self.has_lost = true;
         self.living_workers -= usize::from(!self.ranks[rank].is_server());
         for Arrived { from, bytes, holds_link, .. } in std::mem::take(&mut self.ranks[rank].inbox) {
             self.leave_network(from, Rank::from(rank), bytes, holds_link);
         }
     }
 
-    /// A worker is there that could take the place of `rank`, if that is missing. One whose loss was not
-    /// noticed yet is asked for again.
+    /// A worker is there that could take the place of `rank`, if that is missing. Where that cannot be said
+    /// yet, it asks again.
     fn join(&mut self, rank: usize, fault: u32) {
-        if self.ranks[rank].is_alive() || self.controller.join(rank as u32).is_ok() {
+        self.is_controller_told = true;
+        if self.ranks[rank].is_alive() {
             return;
         }
-        if self.controller.view().worker_index(Rank::from(rank)).is_some() {
-            self.faults_to_come += 1;
-            self.queue.schedule(self.now + RETRY, SimEvent::Fault(fault));
+        if !self.controller_runs() {
+            return self.join_later(fault);
         }
+        let Err(reason) = self.controller.join(rank as u32) else {
+            return drop(self.home.joining.insert(rank, fault));
+        };
+        if self.controller.may_join_later(rank as u32) {
+            return self.join_later(fault);
+        }
+        let text = format!("a worker could not join as rank {rank}: {reason}");
+        self.controller.handle(self.now, RankEvent::Warning(text), self.observer);
+    }
+
+    /// A worker that wants to join asks again.
+    pub(crate) fn join_later(&mut self, fault: u32) {
+        self.faults_to_come += 1;
+        self.queue.schedule(self.now + RETRY, SimEvent::Fault(fault));
     }
 
     /// Workers that enter with the view that was just announced. They hear the others at once, and begin
@@ -153,11 +168,17 @@ impl Driver<'_> {
                 drop(self.gradients.finish(place));
             }
             let view = self.views.last().expect("the first view is there");
-            let config = machine_config(self.setup, &start, view, self.observer);
+            let mut config = machine_config(&self.shared_setup, &start, view, self.observer);
+            let travels = self.sends_control();
+            (config.asks_ahead, config.counts_links) = (travels, travels);
             let machine = RankMachine::new(config, Rank(rank), Pool::new(), self.now);
             let machine = machine.expect("the state of a peer fits");
             self.ranks[place] = RankState::new(machine, self.now);
             self.living_workers += 1;
+            self.control.reconnect(place);
+            self.ranks.iter_mut().for_each(|state| state.machine.meet(Rank(rank)));
+            self.meet_in_succession(place);
+            self.note_entrance(place);
             let state = self.setup.layout.len() as f64 * 32.0;
             let seconds = state / (self.cluster.bandwidth_gbps * 1e9);
             let at = self.now + microseconds(self.cluster.latency_us) + Time::from_seconds(seconds);
@@ -167,13 +188,23 @@ impl Driver<'_> {
 
     /// The state of its sponsor has reached a worker that joins.
     pub(crate) fn enter(&mut self, rank: usize) {
-        if !self.ranks[rank].is_alive() {
+        // One that was lost before it began may have a successor that has not begun either.
+        if !self.ranks[rank].is_alive() || std::mem::replace(&mut self.ranks[rank].has_begun, true)
+        {
             return;
         }
         let number = self.ranks[rank].machine.node().view().number as usize;
         self.ranks[rank].machine.enter(self.now, &self.views[number - 1]);
         self.carry_out(rank);
         self.settle(rank);
+    }
+
+    /// The others continue without this worker although it could: it ends.
+    pub(crate) fn expel(&mut self, rank: usize) {
+        self.ranks[rank].has_ended = true;
+        self.silence(rank);
+        let due = self.gates.due(self.living_workers);
+        self.open_later(due);
     }
 
     /// This worker has left, and has sent its report.

@@ -12,6 +12,10 @@ use crate::takeover::FIRST_TERM;
 /// One rank.
 pub(crate) struct RankState {
     pub(crate) machine: RankMachine,
+    /// Since when it takes part. What was sent to or by a worker before it in its place is not its own.
+    pub(crate) since: Time,
+    /// Whether it has begun.
+    pub(crate) has_begun: bool,
     /// When it was lost, if it was.
     pub(crate) lost: Option<Time>,
     /// Until when its processor is taken by arithmetic, hand-offs or a pause. Messages are read,
@@ -67,6 +71,8 @@ pub(crate) struct Running {
     pub(crate) pass: ComputePass,
     /// The bucket that is ready next.
     pub(crate) next: usize,
+    /// When that is; an event at another time is of a gradient that was never finished.
+    pub(crate) due: Time,
     /// How far the pass has fallen behind since its next event was scheduled.
     pub(crate) behind: Time,
     /// Time of this step that was spent on communication so far, and on waiting for others.
@@ -79,6 +85,8 @@ impl RankState {
     pub(crate) fn new(machine: RankMachine, now: Time) -> RankState {
         RankState {
             machine,
+            since: now,
+            has_begun: false,
             lost: None,
             free: now,
             paused_until: Time::ZERO,

@@ -36,7 +36,7 @@ impl Driver<'_> {
         let state = &mut self.ranks[rank];
         let at = pass.ready(state.machine.node().layout(), 0);
         let (behind, exposed, waiting) = (Time::ZERO, Time::ZERO, Time::ZERO);
-        state.running = Some(Running { pass, next: 0, behind, exposed, waiting });
+        state.running = Some(Running { pass, next: 0, due: at, behind, exposed, waiting });
         self.gradients.begin(rank, loan);
         self.queue.schedule(at, SimEvent::Bucket(rank as u32));
     }
@@ -47,10 +47,14 @@ impl Driver<'_> {
         if !state.is_alive() {
             return;
         }
-        let Some(running) = &mut state.running else { return };
+        let now = self.now;
+        let Some(running) = state.running.as_mut().filter(|running| running.due == now) else {
+            return;
+        };
         let behind = std::mem::take(&mut running.behind);
         if behind > Time::ZERO {
             running.pass.start = running.pass.start + behind;
+            running.due = now + behind;
             return self.queue.schedule(self.now + behind, SimEvent::Bucket(rank as u32));
         }
         let b = running.next;
@@ -71,11 +75,12 @@ impl Driver<'_> {
 
     fn after_bucket(&mut self, rank: usize, b: usize) {
         let state = &mut self.ranks[rank];
-        let Some(running) = &state.running else { return };
+        let Some(running) = &mut state.running else { return };
         let layout = state.machine.node().layout();
         if b + 1 < layout.buckets.len() {
-            let at = running.pass.ready(layout, b + 1);
-            return self.queue.schedule(at.max(self.now), SimEvent::Bucket(rank as u32));
+            let at = running.pass.ready(layout, b + 1).max(self.now);
+            running.due = at;
+            return self.queue.schedule(at, SimEvent::Bucket(rank as u32));
         }
         let spent = GradientTime {
             compute: running.pass.total,

@@ -2,17 +2,17 @@
 //! its long silence, sides of a partition, and controllers whose term is over.
 
 mod deposed;
+mod sides;
+
+use std::collections::BTreeMap;
 
 use quelea_control::{
     Command, Controller, ControllerSeat, ControllerSuccession, Inheritance, MemberState,
-    MissingQuorum, PeerMessage, QuorumRule, RankEvent, RunFailure, SuccessionConfig,
-    SuccessionStep, ViewEntry,
+    MissingQuorum, PeerMessage, QuorumRule, RankEvent, SuccessionConfig, SuccessionStep, ViewEntry,
 };
-use quelea_core::message::Rank;
 use quelea_core::time::Time;
 use quelea_core::view::ViewChange;
 
-use crate::SimError;
 use crate::cluster::{Cluster, ControlPath};
 use crate::control_network::{ControlPacket, ControlRoute, Place};
 use crate::driver::{Driver, controller_config, machine_config};
@@ -38,6 +38,8 @@ pub(crate) struct ControllerHome {
     missing: Option<MissingQuorum>,
     /// Every view that was announced, by number.
     announced: Vec<ViewChange>,
+    /// Workers that want to join and are not let in yet, with the fault that brought them.
+    pub(crate) joining: BTreeMap<usize, u32>,
     /// Something that must not happen has happened.
     pub(crate) violation: Option<String>,
 }
@@ -59,19 +61,40 @@ impl Driver<'_> {
         self.home.place = Some(first as usize);
         let quorum = QuorumRule::Majority;
         self.controller.sit(ControllerSeat { rank: first, term: FIRST_TERM, quorum });
-        let entry = |change: &ViewChange| ViewEntry { controller: first, change: change.clone() };
-        let log: Vec<ViewEntry> = changes.iter().map(entry).collect();
-        for (rank, state) in self.ranks.iter_mut().enumerate() {
-            state.machine.keep_report();
-            state.succession = Some(ControllerSuccession::new(SuccessionConfig {
-                rank: rank as u32,
-                controller: first,
-                term: FIRST_TERM,
-                log: log.clone(),
-                quorum,
-                patience: patience(self.cluster),
-            }));
+        for rank in 0..self.ranks.len() {
+            self.begin_succession(rank);
         }
+    }
+
+    /// A rank hears the controller from now on, and may have to take over from it.
+    fn begin_succession(&mut self, rank: usize) {
+        let Some(controller) = self.home.place.map(|rank| rank as u32) else { return };
+        let entry = |change: &ViewChange| ViewEntry { controller, change: change.clone() };
+        let (term, state) = (self.controller.term(), &mut self.ranks[rank]);
+        state.machine.keep_report();
+        state.met_term = term;
+        state.succession = Some(ControllerSuccession::new(SuccessionConfig {
+            rank: rank as u32,
+            controller,
+            term,
+            log: self.home.announced.iter().map(entry).collect(),
+            quorum: QuorumRule::Majority,
+            patience: patience(self.cluster),
+        }));
+    }
+
+    /// A worker has joined: it is within everybody's reach.
+    pub(crate) fn meet_in_succession(&mut self, rank: usize) {
+        self.home.joining.remove(&rank);
+        if self.cluster.control != ControlPath::Worker {
+            return;
+        }
+        for state in &mut self.ranks {
+            if let Some(succession) = &mut state.succession {
+                succession.met(rank as u32);
+            }
+        }
+        self.begin_succession(rank);
     }
 
     /// Whether the controller acts now: its host lives, and does not stand still.
@@ -208,12 +231,13 @@ impl Driver<'_> {
         }
         let start = self.start.clone();
         let view = self.views.last().expect("the first view is there").clone();
-        let machine = machine_config(self.setup, &start, &view, self.observer);
+        let machine = machine_config(&self.shared_setup, &start, &view, self.observer);
         let config = controller_config(machine);
         let quorum = QuorumRule::Majority;
         let mut controller =
             Controller::take_over(config, self.now, inheritance, quorum, self.observer);
         controller.use_probes();
+        self.is_controller_told = true;
         let old = std::mem::replace(&mut self.controller, controller);
         let before = self.home.place.replace(rank);
         let was_gone = std::mem::replace(&mut self.home.is_gone, false);
@@ -230,6 +254,10 @@ impl Driver<'_> {
         }
         for event in std::mem::take(&mut self.ranks[rank].early) {
             self.hear_event(event);
+        }
+        // Nobody knows any more of those who waited to join: they ask again.
+        for fault in std::mem::take(&mut self.home.joining).into_values() {
+            self.join_later(fault);
         }
         self.collect_events(rank);
         self.exchange_control();
@@ -292,51 +320,6 @@ impl Driver<'_> {
                 succession.silent(now, rank as u32, &view);
                 self.attend_succession(other);
             }
-        }
-    }
-
-    /// Both sides of a partition notice that they do not reach the other.
-    pub(crate) fn split(&mut self, number: usize) {
-        let ranks = self.ranks.len();
-        let split = &self.cluster.faults.splits[number];
-        let is_apart = |a: usize, b: usize| split.separates(a as u32, b as u32);
-        if let Some(home) = self.home.place.filter(|_| !self.home.is_gone) {
-            for rank in (0..ranks).filter(|rank| is_apart(home, *rank)) {
-                if self.ranks[rank].is_alive() {
-                    self.controller.lose(self.now, rank as u32, self.now, self.observer);
-                }
-            }
-            self.exchange_control();
-        }
-        for rank in 0..ranks {
-            for peer in (0..ranks).filter(|peer| is_apart(rank, *peer)) {
-                self.learn_loss(rank, peer);
-            }
-        }
-    }
-
-    /// The controller's side has no quorum: it ends, and the other may continue.
-    pub(crate) fn end_side(&mut self, error: RunFailure) -> Result<(), SimError> {
-        let RunFailure::NoQuorum(missing) = error else {
-            return Err(SimError::Resume(error.to_string()));
-        };
-        self.home.missing = Some(missing);
-        if let Some(rank) = self.home.place {
-            self.end_rank(rank);
-        }
-        Ok(())
-    }
-
-    /// An error if nobody is left: all sides have ended for want of a quorum.
-    pub(crate) fn check_sides(&self) -> Result<(), SimError> {
-        if self.living_workers > 0 {
-            return Ok(());
-        }
-        let at = self.now;
-        match (&self.home.missing, self.home.place) {
-            (Some(missing), _) => Err(SimError::NoQuorum { at, missing: missing.clone() }),
-            (None, Some(rank)) => Err(SimError::AllWorkersLost { rank: Rank::from(rank), at }),
-            (None, None) => Ok(()),
         }
     }
 

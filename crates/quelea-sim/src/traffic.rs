@@ -193,7 +193,8 @@ impl Driver<'_> {
         }
         let (number, kind, time) = (self.messages, message.kind, self.now);
         let flight = Flight { number, from, to, kind, time, bytes };
-        faults.verdict(self.setup.seed, self.cluster.detect_ms, &flight)
+        let split = self.split_delay(from.index(), to.index());
+        faults.verdict(self.setup.seed, split, &flight)
     }
 
     /// The head of a message has reached the receiver's card.
@@ -238,7 +239,19 @@ impl Driver<'_> {
 
     /// A rank that is lost sends nothing more: what had not left it whole never arrives.
     fn was_cut_short(&self, transit: &Transit) -> bool {
+        // Asked twice for every message, so that the sender's state stays out of the way.
+        self.has_lost && (self.was_cut_off(transit) || self.is_of_predecessor(transit))
+    }
+
+    /// Whether its sender was lost before it had left.
+    fn was_cut_off(&self, transit: &Transit) -> bool {
         self.ranks[transit.from.index()].lost.is_some_and(|lost| transit.left > lost)
+    }
+
+    /// Whether it was sent by or to a worker in whose place another has joined meanwhile.
+    fn is_of_predecessor(&self, transit: &Transit) -> bool {
+        let since = |rank: Rank| self.ranks[rank.index()].since;
+        transit.handed < since(transit.from) || transit.handed < since(transit.to)
     }
 
     fn discard(&mut self, number: u32) {

@@ -64,14 +64,25 @@ pub struct Head {
 /// A whole packet.
 pub fn encode(kind: u16, body: &[u8]) -> Vec<u8> {
     let mut packet = Vec::with_capacity(HEAD_BYTES + body.len());
-    packet.extend_from_slice(&MAGIC);
-    packet.extend_from_slice(&VERSION.to_le_bytes());
-    packet.extend_from_slice(&kind.to_le_bytes());
-    packet.extend_from_slice(&(body.len() as u64).to_le_bytes());
-    let checksum = checksum(&packet, body);
-    packet.extend_from_slice(&checksum.to_le_bytes());
+    packet.extend_from_slice(&encode_head(kind, &[body]));
     packet.extend_from_slice(body);
     packet
+}
+
+/// The head of a packet whose body is these pieces one after the other. A long body need not be copied
+/// to be sent.
+pub fn encode_head<P: AsRef<[u8]>>(kind: u16, pieces: &[P]) -> [u8; HEAD_BYTES] {
+    let length: usize = pieces.iter().map(|piece| piece.as_ref().len()).sum();
+    let mut head = [0; HEAD_BYTES];
+    head[..4].copy_from_slice(&MAGIC);
+    head[4..6].copy_from_slice(&VERSION.to_le_bytes());
+    head[6..8].copy_from_slice(&kind.to_le_bytes());
+    head[8..CHECKED].copy_from_slice(&(length as u64).to_le_bytes());
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&head[..CHECKED]);
+    pieces.iter().for_each(|piece| hasher.update(piece.as_ref()));
+    head[CHECKED..].copy_from_slice(&hasher.finalize().to_le_bytes());
+    head
 }
 
 /// Reads a head; a body of more than `most` bytes is refused before anything is allocated.
@@ -150,6 +161,11 @@ impl Writer {
     pub fn list<T>(mut self, items: &[T], write: impl Fn(Writer, &T) -> Writer) -> Writer {
         self = self.number(items.len() as u64);
         items.iter().fold(self, write)
+    }
+
+    /// The fields alone.
+    pub fn body(self) -> Vec<u8> {
+        self.bytes
     }
 
     /// The packet.

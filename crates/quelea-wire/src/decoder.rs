@@ -1,6 +1,6 @@
 //! Frames from bytes that arrive in any pieces.
 
-use quelea_core::message::{Message, Part};
+use quelea_core::message::{Message, MessageFields, Part};
 use quelea_core::payload::Pool;
 use quelea_core::vector;
 
@@ -97,8 +97,10 @@ impl Body {
     fn came(&mut self, count: usize) {
         let before = self.filled;
         self.filled += count;
-        let Some(largest) = &mut self.message.largest_bits else { return };
-        if let Part::Values(values) = &self.message.parts[self.part] {
+        let MessageFields { largest_bits: Some(largest), parts, .. } = &mut *self.message else {
+            return;
+        };
+        if let Part::Values(values) = &parts[self.part] {
             // A value of which a part was there counts when it is complete.
             *largest = (*largest).max(vector::largest_bits(&values[before / 4..self.filled / 4]));
         }

@@ -11,7 +11,7 @@
 //! 76 CRC-32 of bytes 0 to 75
 //! ```
 
-use quelea_core::message::{Message, Part, Rank};
+use quelea_core::message::{Message, MessageFields, Part, Rank};
 use quelea_core::payload::Pool;
 use quelea_core::time::Time;
 
@@ -49,7 +49,7 @@ pub struct Limits {
     pub part_bytes: u64,
     /// What the vectors that have come over this connection and are still held may add up to, in bytes.
     pub held_bytes: u64,
-    /// Whether values are looked at while they arrive: see [`Message::largest_bits`].
+    /// Whether values are looked at while they arrive: see [`MessageFields::largest_bits`](quelea_core::message::MessageFields).
     pub inspects: bool,
 }
 
@@ -257,7 +257,7 @@ impl Header {
             },
         };
         let parts = self.parts.map(part);
-        Message {
+        let fields = MessageFields {
             kind: fields.kind,
             view: fields.view,
             step: fields.step,
@@ -270,7 +270,8 @@ impl Header {
             collective: fields.collective,
             largest_bits: None,
             parts,
-        }
+        };
+        fields.into()
     }
 
     /// Bytes of the vectors that follow.
@@ -345,7 +346,7 @@ mod tests {
 
     fn sample() -> Message {
         let pool = Pool::new();
-        Message {
+        let fields = MessageFields {
             kind: 7,
             view: 2,
             step: 1 << 40,
@@ -361,7 +362,8 @@ mod tests {
                 Part::Values(pool.copy(&[1.0, -2.5])),
                 Part::Encoded { data: pool.copy(&[3.0, 4.0]), bytes: 7 },
             ],
-        }
+        };
+        fields.into()
     }
 
     fn refused(change: impl Fn(&mut [u8; HEADER_BYTES])) -> FrameError {

@@ -12,7 +12,8 @@
 //! let [first, second] = slices(&message);
 //! let frame = [&header[..], first, second].concat();
 //!
-//! let mut decoder = Decoder::new(Limits { route, part_bytes: 8 }, pool);
+//! let limits = Limits { route, part_bytes: 8, held_bytes: 64, inspects: false };
+//! let mut decoder = Decoder::new(limits, pool);
 //! let (_, decoded) = decoder.take(&mut &frame[..]).unwrap().expect("a whole frame");
 //! assert_eq!((decoded.step, &decoded.into_values()[..]), (7, &[1.0, 2.0][..]));
 //! ```

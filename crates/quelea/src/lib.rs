@@ -62,7 +62,7 @@
 //! | to | see |
 //! |---|---|
 //! | train a model of your own | [`Run::new`], [`Run::gradient`]; or implement [`Problem`](problems::Problem) and use [`Run::of`] |
-//! | choose an algorithm, topology, codec, optimizer | [`Choice`]: a name, or an entry, with options |
+//! | choose an algorithm, topology, codec, optimizer | [`Choice`]: a name, or an entry, with options; [`typed`]: algorithms as structs |
 //! | write an algorithm of your own | [`contract`], [`kit`], [`Registry::with`] |
 //! | see what happened | [`RunOutcome`] |
 //! | look into a driver | `quelea::sim`, `quelea::net` |
@@ -80,6 +80,7 @@ mod run;
 #[cfg(feature = "net")]
 mod serve;
 mod spec;
+pub mod typed;
 
 pub use choice::Choice;
 pub use error::Error;
@@ -89,6 +90,7 @@ pub use run::Run;
 #[cfg(feature = "net")]
 pub use serve::ServedRun;
 
+pub use quelea_core::node::Loan;
 pub use quelea_core::registry::Registry;
 pub use quelea_core::{
     algorithms, codec, collectives, contract, kit, layout, message, meta, optim, options, payload,

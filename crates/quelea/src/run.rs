@@ -141,7 +141,8 @@ impl Run {
         self
     }
 
-    /// The algorithm; all-reduce by default.
+    /// The algorithm: a name, an entry, a [`Choice`] with options, or a [struct](crate::typed); all-reduce
+    /// by default.
     #[must_use]
     pub fn algorithm(mut self, algorithm: impl Into<Choice<algorithms::Entry>>) -> Run {
         self.algorithm = algorithm.into();

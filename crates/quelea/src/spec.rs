@@ -26,6 +26,8 @@ pub(crate) struct CheckedRun {
     pub(crate) spec: RunSpec,
     pub(crate) problem: Arc<dyn Problem>,
     /// The optimizer and its schedule with all options: of a specification only what they do is known.
+    /// Processes compare it.
+    #[cfg(feature = "net")]
     pub(crate) optimizer: String,
 }
 
@@ -84,6 +86,7 @@ impl Run {
         };
         let codec = self.chosen_codec(&algorithm, &layout)?;
         let rates = chosen(&self.schedule, self, |entry, given| entry.params(given))?;
+        #[cfg(feature = "net")]
         let described = format!("{optimizer}, schedule {rates}");
         let lr = optimizer.options.real("lr");
         let clip = optimizer.options.real("clip_norm") as f32;
@@ -104,7 +107,12 @@ impl Run {
             view: Arc::new(View::first(self.workers, servers, hosts.into(), schedule)),
             topology: make.map(TopologyBuilder::into_function),
         };
-        Ok(CheckedRun { spec, problem, optimizer: described })
+        Ok(CheckedRun {
+            spec,
+            problem,
+            #[cfg(feature = "net")]
+            optimizer: described,
+        })
     }
 
     fn check_numbers(&self) -> Result<(), Error> {
@@ -303,7 +311,8 @@ impl Run {
     pub fn simulate(&self, cluster: &quelea_sim::Cluster) -> Result<crate::RunOutcome, Error> {
         let checked = self.checked()?;
         let mut keeper = checked.keeper(self.evaluations);
-        let outcome = quelea_sim::simulate(&checked.spec, &*checked.problem, cluster, &mut keeper)?;
+        let spec = checked.spec.simulated();
+        let outcome = quelea_sim::simulate(&spec, &*checked.problem, cluster, &mut keeper)?;
         Ok(keeper.finish(outcome))
     }
 }

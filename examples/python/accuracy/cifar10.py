@@ -53,6 +53,7 @@ def main() -> None:
     parser = arguments(__doc__, list(CONFIGURATIONS))
     parser.add_argument("--channels-last", action="store_true", help="how images lie in memory")
     parser.add_argument("--nesterov", action="store_true", help="Nesterov's momentum")
+    parser.add_argument("--slow", type=float, default=1.0, help="how much slower the last worker is")
     options = parser.parse_args()
     quick_kernels()
     Job(task(options), options).run()
@@ -107,13 +108,16 @@ class Cifar10:
             "gamma": 0.1,
             "warmup_steps": round(steps * 5 / 164),
         }
+        cluster: dict[str, Any] = {"hosts": self.workers, **CLUSTER}
+        if self.options.slow != 1.0:
+            cluster["slow"] = {str(self.workers - 1): self.options.slow}
         return {
             "seed": self.options.seed,
             "workers": self.workers,
             "steps": steps,
             "plots": False,
             "algorithm": {"name": name},
-            "cluster": {"hosts": self.workers, **CLUSTER},
+            "cluster": cluster,
             **chosen,
             "optimizer": optimizer,
         }

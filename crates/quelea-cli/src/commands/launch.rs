@@ -2,21 +2,15 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::process::{Child, Command as Process, ExitStatus};
-use std::sync::Arc;
-use std::time::Duration;
+use std::process::Command as Process;
 
 use anyhow::Context;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 use quelea_core::registry::Registry;
-use quelea_page::folder;
-use quelea_page::log::RunLog;
-use quelea_page::server::{PageServer, PageSource};
+use quelea_run::drive;
 
 use super::CommandSpec;
-use crate::page::{address_line, token};
 use crate::request::check_address;
-use crate::text::mention;
 
 /// The row.
 pub const COMMAND: CommandSpec = CommandSpec { name: "launch", parser: Args::command, run };
@@ -25,9 +19,10 @@ const EXAMPLES: &str = "\
 Examples:
   quelea launch -n 4 train.py                       four processes, each one worker
   quelea launch -n 4 train.py --epochs 10           what follows the script is its own
-  quelea launch -n 4 --page 127.0.0.1:8600 train.py show the run in a browser
+  quelea launch -n 4 --page 127.0.0.1:8600 train.py show the run in a browser, from rank 0
+  quelea launch -n 4 --records runs/first train.py  keep what is measured: quelea page runs/first
 
-Needs the Python package (`pip install .` in quelea's repository). Rank 0 hosts the servers of the
+Needs the Python package, which has this command too. Rank 0 hosts the servers of the
 centralized algorithms. A process that fails ends the others; the last line names it.";
 
 /// Start a PyTorch script several times on this machine
@@ -42,9 +37,13 @@ struct Args {
     #[arg(long, value_name = "ADDRESS:PORT")]
     page: Option<String>,
 
-    /// The interpreter
-    #[arg(long, value_name = "PROGRAM", default_value = "python3")]
-    python: OsString,
+    /// Write what is measured to this folder, for `quelea page FOLDER`
+    #[arg(long, value_name = "FOLDER")]
+    records: Option<PathBuf>,
+
+    /// The interpreter; without it, the one that runs this command, or python3
+    #[arg(long, value_name = "PROGRAM")]
+    python: Option<OsString>,
 
     /// The script and its own arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
@@ -54,84 +53,22 @@ struct Args {
 
 fn run(_registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     let args = Args::from_arg_matches(matches)?;
-    let mut python = Process::new(&args.python);
-    python.args(["-m", "quelea.launch", "-n", &args.processes.to_string()]).args(&args.script);
-    let unstarted = || format!("cannot start {}", args.python.to_string_lossy());
-    let status = match &args.page {
-        None => python.status().with_context(unstarted)?,
-        Some(address) => {
-            check_address("--page", address)?;
-            let shown = ShownScript::new(address)?;
-            let child = python.env(RECORDS, &shown.folder).spawn().with_context(unstarted)?;
-            shown.watch(child)?
-        }
-    };
+    let own = || drive::interpreter().map_or("python3".into(), |own| own.as_os_str().to_owned());
+    let interpreter = args.python.unwrap_or_else(own);
+    let mut python = Process::new(&interpreter);
+    python.args(["-m", "quelea.launch", "-n", &args.processes.to_string()]);
+    if let Some(address) = &args.page {
+        check_address("--page", address)?;
+        python.args(["--page", address]);
+    }
+    if let Some(folder) = &args.records {
+        python.arg("--records").arg(folder);
+    }
+    let status = python.args(&args.script).status();
+    let status =
+        status.with_context(|| format!("cannot start {}", interpreter.to_string_lossy()))?;
     match status.code() {
         Some(0) => Ok(()),
         code => std::process::exit(code.unwrap_or(1)),
-    }
-}
-
-/// Tells the script's rank 0 where to write its records.
-const RECORDS: &str = "QUELEA_RECORDS";
-/// How often the processes and their first records are looked for.
-const POLL_INTERVAL: Duration = Duration::from_millis(50);
-
-/// A script whose run is shown on a page: rank 0 writes its records to a folder of this process.
-struct ShownScript {
-    folder: PathBuf,
-    address: String,
-}
-
-impl ShownScript {
-    fn new(address: &str) -> anyhow::Result<ShownScript> {
-        let folder = std::env::temp_dir().join(format!("quelea-launch-{}", std::process::id()));
-        std::fs::create_dir(&folder)
-            .with_context(|| format!("cannot make the folder {}", folder.display()))?;
-        Ok(ShownScript { folder, address: address.to_string() })
-    }
-
-    /// Serves the page as soon as the run has begun, until the processes have ended.
-    fn watch(&self, mut child: Child) -> anyhow::Result<ExitStatus> {
-        let mut page: Option<(Arc<RunLog>, PageServer)> = None;
-        let status = loop {
-            if let Some(status) = child.try_wait()? {
-                break status;
-            }
-            if page.is_none() && self.folder.join(folder::DESCRIPTION).exists() {
-                let opened = self.open();
-                // Training continues without its page, and says so.
-                let failed = |error: &anyhow::Error| mention(&format!("no page: {error:#}"));
-                page = Some(match opened.inspect_err(failed) {
-                    Ok(page) => page,
-                    Err(_) => break child.wait()?,
-                });
-            }
-            std::thread::sleep(POLL_INTERVAL);
-        };
-        if let Some((log, server)) = page {
-            if status.success() {
-                log.close();
-            } else {
-                log.fail(format!("the processes ended with {status}"));
-            }
-            server.farewell();
-        }
-        Ok(status)
-    }
-
-    fn open(&self) -> anyhow::Result<(Arc<RunLog>, PageServer)> {
-        let log = folder::open(&self.folder, None)?;
-        let source = PageSource::Run(Arc::clone(&log));
-        let server = PageServer::start(&self.address, token(), source)?;
-        mention(&address_line(server.address()));
-        Ok((log, server))
-    }
-}
-
-impl Drop for ShownScript {
-    fn drop(&mut self) {
-        // What cannot be removed stays in the folder for temporary files.
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 use quelea_core::registry::Registry;
-use quelea_page::folder;
 use quelea_page::server::{PageServer, PageSource, RunFolder};
+use quelea_page::{folder, forecaster};
 
 use super::CommandSpec;
-use crate::page::{address_line, recorded_adviser, token};
+use crate::page::{address_line, token};
 use crate::request::check_address;
 use crate::text::mention;
 
@@ -43,11 +43,11 @@ fn run(_registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     let args = Args::from_arg_matches(matches)?;
     check_address("--bind", &args.bind)?;
     let source = if folder::holds_run(&args.folder) {
-        PageSource::Run(folder::open(&args.folder, recorded_adviser(&args.folder))?)
+        PageSource::Run(folder::open(&args.folder, forecaster::of_folder(&args.folder))?)
     } else if folder::runs_of(&args.folder).is_empty() {
         return Err(folder::FolderError::NoRun { path: args.folder }.into());
     } else {
-        PageSource::Folder(RunFolder::new(args.folder, Box::new(recorded_adviser)))
+        PageSource::Folder(RunFolder::new(args.folder, Box::new(forecaster::of_folder)))
     };
     let server = PageServer::start(&args.bind, token(), source)?;
     mention(&format!("{} (Ctrl-C ends it)", address_line(server.address())));

@@ -177,7 +177,7 @@ fn measure(
                 "measuring this machine, one process per worker: {}",
                 plan.config.workers
             ));
-            drive::measure_processes(&plan, &std::env::current_exe()?, steps)?
+            drive::measure_processes(&plan, &drive::executable()?, steps)?
         }
         Some(address) => {
             check_address("--listen", address)?;

@@ -5,10 +5,9 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 use quelea_core::registry::Registry;
-use quelea_page::{folder, report};
+use quelea_page::{folder, forecaster, report};
 
 use super::CommandSpec;
-use crate::page::recorded_adviser;
 use crate::text::say;
 
 /// The row.
@@ -37,7 +36,7 @@ struct Args {
 
 fn run(_registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     let args = Args::from_arg_matches(matches)?;
-    let log = folder::open(&args.folder, recorded_adviser(&args.folder))?;
+    let log = folder::open(&args.folder, forecaster::of_folder(&args.folder))?;
     let path = args.out.unwrap_or_else(|| args.folder.join("report.html"));
     std::fs::write(&path, report::html(&log))
         .with_context(|| format!("cannot write {}", path.display()))?;

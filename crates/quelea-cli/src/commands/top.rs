@@ -40,6 +40,8 @@ struct Args {
     once: bool,
 }
 
+/// The head of the column of bars.
+const TIMES: &str = "compute █ exposed ▒ waiting ·";
 /// Characters of a bar.
 const BAR: usize = 20;
 /// Clears the screen and goes to its corner.
@@ -132,8 +134,7 @@ fn goodput(progress: &Value) -> String {
 }
 
 fn rank_rows(state: &Value, listed: usize) -> Vec<Vec<String>> {
-    let head =
-        ["rank", "state", "step", "steps/s", "compute █ exposed ▒ waiting ·", "loss", "sent"];
+    let head = ["rank", "state", "step", "steps/s", TIMES, "loss", "sent", "memory", "GPU"];
     let mut rows = vec![head.map(str::to_string).to_vec()];
     let ranks = state["ranks"].as_array().map(Vec::as_slice).unwrap_or_default();
     for rank in ranks.iter().take(listed) {
@@ -146,6 +147,8 @@ fn rank_rows(state: &Value, listed: usize) -> Vec<Vec<String>> {
             bar(&rank["recent"]),
             rank["loss"].as_f64().map_or(String::new(), number),
             bytes(rank["bytes_sent"].as_u64().unwrap_or(0)),
+            rank["resident_bytes"].as_u64().map_or(String::new(), bytes),
+            rank["gpu_bytes"].as_u64().map_or(String::new(), bytes),
         ]);
     }
     if ranks.len() > listed {

@@ -1,8 +1,10 @@
 //! `quelea train`: a run for real, in threads, in processes, or under a launcher.
 
+use std::sync::Arc;
+
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 use quelea_core::registry::Registry;
-use quelea_run::drive::{self, LaunchedWorker};
+use quelea_run::drive::{self, LaunchedWorker, ProcessOptions};
 use quelea_run::error::RunError;
 use quelea_run::prepared::PreparedRun;
 
@@ -11,6 +13,7 @@ use crate::interrupt;
 use crate::page::DriverKind;
 use crate::request::{Invocation, Output, RunArgs};
 use crate::session;
+use crate::text::mention;
 
 /// The row.
 pub const COMMAND: CommandSpec = CommandSpec { name: "train", parser: Args::command, run };
@@ -20,6 +23,7 @@ Examples:
   quelea train                                      the embedded default
   quelea train run.toml --set optimizer.lr=0.1      what a file says, with another learning rate
   quelea train run.toml --processes                 one process per worker, over TCP
+  quelea train run.toml --processes --restarts 5    the same, and a process that dies is replaced
   quelea train run.toml --page 127.0.0.1:8600       show it in a browser while it lasts
   quelea train run.toml --set algorithm.name=allreduce --out runs/allreduce
   quelea train run.toml --out runs/long --set checkpoint.every=500
@@ -40,6 +44,10 @@ struct Args {
     /// One process per worker, over TCP on this machine, instead of threads
     #[arg(long, conflicts_with = "threads")]
     processes: bool,
+
+    /// Start a process again that ends before its time, so many times in all; it joins the running run
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "processes")]
+    restarts: u32,
 
     /// All workers as threads of this process, even under a launcher
     #[arg(long)]
@@ -68,10 +76,15 @@ fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     let prepared = prepared(registry, &args, None)?;
     prepared.check_memory()?;
     if args.processes {
-        let executable = std::env::current_exe()?;
+        let executable = drive::executable()?;
         let kind = DriverKind::Processes;
         return session::run(prepared, asked, &args.output, kind, |prepared, recorder| {
-            drive::processes(prepared, &executable, recorder)
+            let options = ProcessOptions {
+                executable: &executable,
+                restarts: args.restarts,
+                tell: if args.output.quiet { Arc::new(|_| {}) } else { Arc::new(mention) },
+            };
+            drive::processes(prepared, &options, recorder)
         });
     }
     session::run(prepared, asked, &args.output, DriverKind::Threads, drive::threads)

@@ -77,6 +77,19 @@ impl Browser {
         self.in_session("/url", &json!({ "url": url }));
     }
 
+    /// Looks inside the first page that the present one shows within itself.
+    pub fn enter_frame(&self) {
+        self.in_session("/frame", &json!({ "id": 0 }));
+    }
+
+    /// Presses a key, as a person would.
+    pub fn press(&self, key: &str) {
+        let events =
+            json!([{ "type": "keyDown", "value": key }, { "type": "keyUp", "value": key }]);
+        let keyboard = json!({ "type": "key", "id": "keyboard", "actions": events });
+        self.in_session("/actions", &json!({ "actions": [keyboard] }));
+    }
+
     /// What a script returns.
     pub fn script(&self, script: &str) -> Value {
         self.in_session("/execute/sync", &json!({ "script": script, "args": [] }))

@@ -27,6 +27,6 @@ impl Controller {
     /// Some ranks rest already for a cut of which this controller knows nothing else: all come to rest.
     pub(crate) fn rest_with_others(&mut self) {
         self.cutting.must_rest = true;
-        self.pause(self.done / self.workers as u64);
+        self.pause(self.mean_step());
     }
 }

@@ -5,6 +5,8 @@
 //! and stops there until the latest proposal is agreed. Other algorithms come to rest, are saved, and
 //! continue from there.
 
+use std::sync::Arc;
+
 use quelea_core::payload::Pool;
 use quelea_core::properties::Budget;
 use quelea_core::run_spec::RunSpec;
@@ -17,9 +19,11 @@ use crate::messages::{Command, RankEvent};
 
 /// What a rank knows of cuts.
 pub(super) struct CutState {
-    setup: RunSpec,
+    setup: Arc<RunSpec>,
     pool: Pool,
     schedule: CheckpointSchedule,
+    /// The next step of the schedule after `last`.
+    scheduled: Option<u64>,
     /// The step of its last part in a cut: a checkpoint or a model that was evaluated.
     last: u64,
     /// The step of its last checkpoint. One may be requested where only the model was evaluated.
@@ -54,7 +58,7 @@ enum PauseState {
 
 impl CutState {
     pub(super) fn new(
-        setup: RunSpec,
+        setup: Arc<RunSpec>,
         pool: Pool,
         schedule: CheckpointSchedule,
         step: u64,
@@ -64,6 +68,7 @@ impl CutState {
             setup,
             pool,
             schedule,
+            scheduled: schedule.next(step),
             last: step,
             saved: step,
             shown: step,
@@ -77,12 +82,17 @@ impl CutState {
         }
     }
 
+    /// Its last part in a cut is that of `step`.
+    fn pass(&mut self, step: u64) {
+        (self.last, self.scheduled) = (step, self.schedule.next(step));
+    }
+
     /// Membership has changed. Parts of the view before belong to no cut any more: a rank that waits
     /// until its part is written saves again.
     pub(super) fn enter_view(&mut self) {
         self.requested.take_if(|requested| *requested <= self.last);
         if self.last == self.limit {
-            self.last -= 1;
+            self.pass(self.last - 1);
             self.saved = self.saved.min(self.last);
         }
     }
@@ -143,10 +153,11 @@ impl RankMachine {
             return self.show_if_asked();
         }
         while let Some(step) = self.next_cut() {
-            self.cutting.last = step;
+            self.cutting.pass(step);
             if self.cutting.requested == Some(step) || self.cutting.schedule.saves_at(step) {
                 self.cutting.saved = step;
-                self.save(step);
+                let part = self.part(step);
+                self.send_part(step, part);
             }
             if self.cutting.schedule.evaluates_at(step) && step > self.cutting.shown {
                 self.cutting.shown = step;
@@ -157,11 +168,11 @@ impl RankMachine {
 
     /// The cut at which this rank now stands, if there is one.
     fn next_cut(&self) -> Option<u64> {
-        let CutState { schedule, last, saved, requested, .. } = &self.cutting;
+        let CutState { scheduled, last, saved, requested, .. } = &self.cutting;
         // Where only the model was evaluated, the state may still be requested.
         let requested = requested
             .filter(|requested| requested > last || (requested == last && saved < requested));
-        let next = [requested, schedule.next(*last)].into_iter().flatten().min()?;
+        let next = [requested, *scheduled].into_iter().flatten().min()?;
         let step = if self.node.is_server { next } else { self.node.step() };
         let is_between = !matches!(self.phase, StepPhase::Completing(_));
         (step >= next && is_between && self.node.is_at_cut(step)).then_some(step)
@@ -197,12 +208,15 @@ impl RankMachine {
         self.events.push(RankEvent::Model { rank, step, model });
     }
 
-    fn save(&mut self, step: u64) -> RankCheckpoint {
+    /// A copy of the state: the only one that is made.
+    fn part(&mut self, step: u64) -> RankCheckpoint {
         let report = RankReport { params: Vec::new(), model: Vec::new(), ..self.report.clone() };
-        let part = RankCheckpoint::of(&mut self.node, step, report);
+        RankCheckpoint::of(&mut self.node, step, report)
+    }
+
+    fn send_part(&mut self, step: u64, part: RankCheckpoint) {
         let (rank, view) = (self.node.rank.0, self.node.view().number);
-        self.events.push(RankEvent::Saved { rank, step, view, part: Box::new(part.clone()) });
-        part
+        self.events.push(RankEvent::Saved { rank, step, view, part: Box::new(part) });
     }
 
     /// Says that the rank computes no gradient, and will not start one, if that was asked.
@@ -231,7 +245,7 @@ impl RankMachine {
 
     /// Everything has come to rest: saves it, and stands ready to continue from what was saved.
     fn save_at_rest(&mut self, step: u64) {
-        let part = self.save(step);
+        let part = self.part(step);
         self.cutting.is_saved = true;
         // A gradient whose step could not be completed is computed again.
         let was_pending = matches!(self.phase, StepPhase::Completing(_));
@@ -241,9 +255,12 @@ impl RankMachine {
         }
         let mut parts = vec![RankCheckpoint::default(); self.node.rank.index()];
         parts.push(part);
-        let start = ResumePoint { parts, ..ResumePoint::default() };
+        let mut start = ResumePoint { parts, ..ResumePoint::default() };
         let (view, pool) = (self.node.view(), self.cutting.pool.clone());
-        match start.node_in(view, &self.cutting.setup, self.node.rank, pool) {
+        let resumed = start.node_in(view, &self.cutting.setup, self.node.rank, pool);
+        let part = start.parts.pop().expect("it was just put there");
+        self.send_part(step, part);
+        match resumed {
             Ok(mut node) => {
                 // Its own part does not say how far the others are.
                 node.progress(self.node.gradients_done());

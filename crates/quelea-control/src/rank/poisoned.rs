@@ -17,8 +17,10 @@ impl RankMachine {
                 PoisonPolicy::Refuse | PoisonPolicy::Ignore => {
                     self.events.push(RankEvent::Warning(format!("{poisoned}; it was not used")));
                 }
-                PoisonPolicy::Drop => self.lost(poisoned.from, text),
-                PoisonPolicy::Stop => self.failed(text),
+                PoisonPolicy::Drop | PoisonPolicy::Stop => {
+                    let (rank, peer) = (self.node.rank.0, poisoned.from.0);
+                    self.events.push(RankEvent::Poisoned { rank, peer, reason: text });
+                }
             }
         }
     }

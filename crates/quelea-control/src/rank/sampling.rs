@@ -1,6 +1,6 @@
 //! What a rank says when somebody looks at the run, and the sample of its parameters that it keeps for it.
 
-use quelea_record::{AwaitedRank, LinkTotal};
+use quelea_record::{AwaitedRank, LinkTotal, ProcessMemory};
 
 use super::RankMachine;
 use crate::messages::RankEvent;
@@ -55,13 +55,15 @@ impl RankMachine {
         let links = counts.zip(bytes).enumerate().filter_map(|(peer, (counts, bytes))| {
             let (&sent, &received) = counts;
             let (&bytes_sent, &bytes_received) = bytes;
-            let link = LinkTotal { peer: peer as u32, sent, received, bytes_sent, bytes_received };
+            let (peer, other) = (peer as u32, LinkTotal::default());
+            let link = LinkTotal { peer, sent, received, bytes_sent, bytes_received, ..other };
             (sent + received > 0).then_some(link)
         });
         let survey = Box::new(RankSurvey {
             step: self.node.step(),
             awaiting: awaiting.collect(),
             links: links.collect(),
+            memory: ProcessMemory::default(),
             sampled_at: self.sampling.step,
             sample: self.sampling.values.clone(),
         });

@@ -53,6 +53,7 @@ impl RankMachine {
             rank: self.node.rank.0,
             steps_before: self.share.steps_before,
             steps: steps.saturating_sub(self.share.steps_before),
+            position: self.node.step(),
             granted: self.budget.granted(),
             done: self.node.gradients_done(),
             is_finished: self.is_finished(),

@@ -287,6 +287,7 @@ impl Algorithm for Server {
 
     fn on_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {
         let Some(b) = local_bucket(cx, message.bucket) else { return };
+        message.expect_length(cx.layout.range(b).len());
         let next = self.next.entry((from, b)).or_insert(0);
         if message.step < *next {
             return; // Delivered twice: every push is applied exactly once.

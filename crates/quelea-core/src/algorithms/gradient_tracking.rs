@@ -135,7 +135,7 @@ impl GradientTracking {
     }
 
     fn post(&mut self, cx: &mut Context<'_>, b: usize) {
-        let message = Message::new(MODEL, cx.step, b);
+        let mut message = Message::new(MODEL, cx.step, b);
         let pool = cx.outbox.pool;
         let tracker = &mut self.tracker[cx.layout.range(b)];
         let message = match self.form {
@@ -144,7 +144,8 @@ impl GradientTracking {
                 let receivers = cx.outbox.view.row(cx.step, cx.outbox.rank).outgoing.len();
                 let (values, scalar) = self.mass.divide(cx, b, receivers);
                 let tracker = push_sum::divide(&mut cx.outbox, tracker, receivers);
-                Message { scalar, ..message }.with(values).and(tracker)
+                message.scalar = scalar;
+                message.with(values).and(tracker)
             }
             _ => message.with(cx.params_payload(b)).and(pool.copy(tracker)),
         };

@@ -304,6 +304,7 @@ impl Algorithm for Server {
         if message.step < self.steps[b] {
             return;
         }
+        message.expect_length(cx.layout.range(b).len());
         if self.aggregation.is_mean() {
             let fold = self.rounds.entry((message.step, b)).or_default();
             fold.take(&mut cx.outbox, from, message.into_values());

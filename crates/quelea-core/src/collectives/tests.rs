@@ -45,6 +45,7 @@ impl Wires {
         let mut out = Vec::new();
         event(&mut Outbox {
             now: Time::ZERO,
+            origin: Time::ZERO,
             rank: Rank::from(rank),
             view: &self.view,
             pool: &self.pool,

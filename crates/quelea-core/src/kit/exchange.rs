@@ -17,6 +17,7 @@
 
 mod gathered;
 mod groups;
+mod received;
 mod sync_gossip;
 
 use std::collections::BTreeMap;
@@ -33,6 +34,7 @@ use crate::properties::{
 use crate::view::{MixingRow, RowGroup};
 pub use gathered::Gathered;
 use groups::GroupSums;
+use received::Received;
 pub use sync_gossip::{GossipMethod, KIND, SyncGossip};
 
 /// Sends `message` to everyone who mixes my vectors at its step, rounded where the codec rounds.
@@ -44,9 +46,7 @@ pub fn post(outbox: &mut Outbox<'_>, message: &Message) {
 pub fn post_of_every(every: u64, outbox: &mut Outbox<'_>, message: &Message) {
     let row = outbox.view.row_of_every(every, message.step, outbox.rank);
     let message = outbox.rounded(message.clone());
-    for to in &row.outgoing {
-        outbox.send(*to, message.clone());
-    }
+    outbox.send_to_all(&row.outgoing, message);
 }
 
 /// The traffic of algorithms that do nothing but gossip.
@@ -96,8 +96,8 @@ pub struct Exchange {
     gathered_to: Vec<u64>,
     /// Buckets that are not done with this step.
     remaining: usize,
-    /// What came, by (step, bucket), in the order of ranks; a fast neighbour may be steps ahead.
-    received: BTreeMap<(u64, usize), Vec<(Rank, Message)>>,
+    /// What came.
+    received: Received,
     /// The means of groups.
     groups: GroupSums,
     /// After a loss: up to which step others have gathered a bucket.
@@ -116,7 +116,7 @@ impl Default for Exchange {
             waiting: Vec::new(),
             gathered_to: Vec::new(),
             remaining: 0,
-            received: BTreeMap::new(),
+            received: Received::default(),
             groups: GroupSums::default(),
             passed: BTreeMap::new(),
         }
@@ -142,7 +142,7 @@ impl Exchange {
         self.waiting.resize(buckets, false);
         self.gathered_to.resize(buckets, step);
         self.gathered_to.iter_mut().for_each(|to| *to = (*to).max(step));
-        self.received = self.received.split_off(&(step, 0));
+        self.received.forget_before(step);
         self.groups.forget_before(step);
         self.row = cx.outbox.view.row_of_every(self.every, step, cx.outbox.rank);
     }
@@ -159,7 +159,8 @@ impl Exchange {
         if self.averages(outbox, &row) {
             self.groups.post(outbox, message);
         } else {
-            post(outbox, &message);
+            let message = outbox.rounded(message);
+            outbox.send_to_all(&row.outgoing, message);
         }
     }
 
@@ -208,10 +209,8 @@ impl Exchange {
             let len = cx.layout.range(b).len();
             self.groups.on_message(&mut cx.outbox, len, from, message);
         } else {
-            let received = self.received.entry((step, b)).or_default();
-            if let Err(place) = received.binary_search_by_key(&from, |(rank, _)| *rank) {
-                received.insert(place, (from, message));
-            }
+            message.expect_length(cx.layout.range(b).len());
+            self.received.insert(from, message, self.row.incoming.len().saturating_sub(1));
         }
         (step == self.step).then_some(b)
     }
@@ -242,11 +241,11 @@ impl Exchange {
         }
         let gathered = if let Some(means) = self.groups.take(outbox, self.step, b) {
             Gathered::of_means(means)
-        } else if self.averages(outbox, &self.row) || self.missing(b).next().is_some() {
+        } else if self.averages(outbox, &self.row) || self.is_missing_some(b) {
             return None;
         } else {
             let row = self.present(b);
-            let messages = self.received.remove(&(self.step, b)).unwrap_or_default();
+            let messages = self.received.take(self.step, b);
             Gathered::of_vectors(self.me, row, messages)
         };
         self.waiting[b] = false;
@@ -267,6 +266,14 @@ impl Exchange {
         missing.sort_unstable();
         missing.dedup();
         out.extend(missing.into_iter().map(|from| Awaited { from, what }));
+    }
+
+    /// Whether bucket `b` lacks a neighbour's vector.
+    fn is_missing_some(&self, b: usize) -> bool {
+        // Asked for every message that comes: most often their number is enough.
+        let others = self.row.incoming.len() - 1;
+        let is_short = self.received(b).len() < others && self.row.group != RowGroup::Broken;
+        is_short || self.missing(b).next().is_some()
     }
 
     fn missing(&self, b: usize) -> impl Iterator<Item = Rank> {
@@ -295,7 +302,7 @@ impl Exchange {
     }
 
     fn received(&self, b: usize) -> &[(Rank, Message)] {
-        self.received.get(&(self.step, b)).map_or(&[][..], Vec::as_slice)
+        self.received.messages(self.step, b)
     }
 }
 

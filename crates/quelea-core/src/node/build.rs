@@ -31,10 +31,10 @@ impl RunSpec {
     /// The node of `rank` in `view`, before the start.
     pub fn node_in(&self, view: &Arc<View>, rank: Rank, pool: Pool) -> Node {
         let properties = self.properties();
-        let is_server = rank.index() >= self.workers();
+        let is_server = rank.index() >= self.seats();
         let shards = self.shards();
         let (layout, params) = if is_server {
-            let shard = &shards[rank.index() - self.workers()];
+            let shard = &shards[rank.index() - self.seats()];
             (Arc::new(self.layout.restricted(shard)), self.initial[shard.clone()].to_vec())
         } else {
             (Arc::clone(&self.layout), self.initial.to_vec())
@@ -60,7 +60,7 @@ impl RunSpec {
             pieces: if is_server {
                 Vec::new()
             } else {
-                pieces(&self.layout, &shards, self.workers())
+                pieces(&self.layout, &shards, self.seats())
             },
             optimized: vec![0; layout.buckets.len()],
             asked: Vec::new(),

@@ -1,7 +1,7 @@
 //! Runs an event, and carries out what the algorithm asks for in it.
 
 use super::{Node, Phase};
-use crate::contract::{Algorithm, Context, Effect, Mode, Outbox};
+use crate::contract::{Algorithm, Context, Effect, Mode, Outbox, VectorMemory};
 use crate::optim::At;
 use crate::time::Time;
 use crate::vector;
@@ -14,13 +14,9 @@ impl Node {
         handle: impl FnOnce(&mut dyn Algorithm, &mut Context<'_>),
     ) {
         self.call(now, handle);
-        self.queue.extend(self.effects.drain(..));
-        while let Some(effect) = self.queue.pop_front() {
-            self.carry_out(now, effect);
-            // What an optimized bucket leads to comes before what was asked for after it.
-            for effect in self.effects.drain(..).rev() {
-                self.queue.push_front(effect);
-            }
+        // Most events lead to nothing.
+        if !self.effects.is_empty() {
+            self.carry_out_all(now);
         }
         let after = match self.phase {
             Phase::Exchanging => Phase::Idle,
@@ -30,6 +26,17 @@ impl Node {
         if self.algorithm.is_ready() {
             self.phase = after;
             self.step += 1;
+        }
+    }
+
+    fn carry_out_all(&mut self, now: Time) {
+        self.queue.extend(self.effects.drain(..));
+        while let Some(effect) = self.queue.pop_front() {
+            self.carry_out(now, effect);
+            // What an optimized bucket leads to comes before what was asked for after it.
+            for effect in self.effects.drain(..).rev() {
+                self.queue.push_front(effect);
+            }
         }
     }
 
@@ -43,6 +50,7 @@ impl Node {
         let mut cx = Context {
             outbox: Outbox {
                 now,
+                origin: self.origin,
                 rank: self.rank,
                 view: &self.view,
                 pool: &self.pool,
@@ -60,6 +68,7 @@ impl Node {
             clip: self.clip.filter(|_| self.properties.clips_itself),
             params,
             grad,
+            memory: VectorMemory { params: &self.params, grad: &self.grad },
             layout: &self.layout,
             pieces: &self.pieces,
             optimizer: &mut *self.optimizer,
@@ -70,8 +79,7 @@ impl Node {
     fn carry_out(&mut self, now: Time, effect: Effect) {
         match effect {
             Effect::Send { to, mut message } => {
-                message.view = self.view.number;
-                message.origin = self.origin;
+                message.stamp(self.view.number, self.origin);
                 self.out.push(Effect::Send { to, message });
             }
             Effect::Optimize { .. } if self.outside => self.out.push(effect),

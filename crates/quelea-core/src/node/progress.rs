@@ -18,6 +18,8 @@ pub(super) struct GlobalProgress {
     /// The global step of the gradient that is handed over, or was last: all its buckets take
     /// their step with one learning rate.
     fixed: u64,
+    /// The learning rate that was asked for last, and of which step it is: it is asked for at every event.
+    rate: Option<(u64, f32)>,
 }
 
 impl GlobalProgress {
@@ -28,6 +30,7 @@ impl GlobalProgress {
             workers: spec.workers().max(1) as u64,
             done: 0,
             fixed: 0,
+            rate: None,
         }
     }
 }
@@ -62,7 +65,7 @@ impl Node {
     }
 
     /// The learning rate at the worker's own step `own`, or at that of all workers.
-    pub(super) fn rate_of(&self, own: u64) -> f32 {
+    pub(super) fn rate_of(&mut self, own: u64) -> f32 {
         let follows_all = self.progress.is_counted && self.progress.clock == ScheduleClock::Global;
         let step = if !follows_all {
             own
@@ -72,6 +75,13 @@ impl Node {
         } else {
             self.progress.fixed
         };
-        (self.learning_rate)(step)
+        match self.progress.rate {
+            Some((of, rate)) if of == step => rate,
+            _ => {
+                let rate = (self.learning_rate)(step);
+                self.progress.rate = Some((step, rate));
+                rate
+            }
+        }
     }
 }

@@ -137,7 +137,7 @@ impl Logistic {
 
     /// The source of worker `rank`, with labels times `sign`.
     fn source_with(&self, rank: usize, sign: f32) -> Source {
-        let part = Arc::clone(&self.parts[rank]);
+        let part = Arc::clone(&self.parts[rank % self.parts.len()]);
         Source {
             train: Arc::clone(&self.train),
             model: self.model,

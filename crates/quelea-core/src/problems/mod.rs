@@ -23,7 +23,8 @@ pub trait Problem: Send + Sync {
     /// The common start of all workers.
     fn initial(&self) -> Vec<f32>;
 
-    /// The gradient source of worker `rank`.
+    /// The gradient source of worker `rank`. A worker that joins in a new place, beyond those for whom the
+    /// data were divided, has the data of one of them, in an order of its own.
     fn source(&self, rank: usize) -> Box<dyn GradientSource>;
 
     /// Computes gradients of several workers together, where that is faster than one

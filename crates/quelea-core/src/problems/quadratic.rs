@@ -137,7 +137,7 @@ impl Problem for Quadratic {
 
     fn source(&self, rank: usize) -> Box<dyn GradientSource> {
         Box::new(Source {
-            worker: self.workers[rank].clone(),
+            worker: self.workers[rank % self.workers.len()].clone(),
             dimensions: self.dimensions,
             noise_std: self.noise_std,
             noise: (self.seed, format!("quadratic.noise.{rank}")),
@@ -190,14 +190,25 @@ impl GradientSource for Source {
 
 /// Elements of a block: those of all inputs stay in the fastest cache.
 const BLOCK: usize = 1024;
+/// A block of at most so many is short.
+const SHORT_BLOCK: usize = 64;
 
 impl Worker {
     /// Writes the gradient of block `index` and returns the block's part of the loss.
     fn block(&self, index: usize, x: &[f32], grad: &mut [f32]) -> f64 {
+        // Zeros that nobody needs would take longer than all else in a short block.
+        if x.len() <= SHORT_BLOCK {
+            self.block_with(&mut [0.0; SHORT_BLOCK][..x.len()], index, x, grad)
+        } else {
+            self.block_with(&mut [0.0; BLOCK][..x.len()], index, x, grad)
+        }
+    }
+
+    /// As [`block`](Worker::block), with memory for the distances from the target.
+    fn block_with(&self, distance: &mut [f32], index: usize, x: &[f32], grad: &mut [f32]) -> f64 {
         let start = index * BLOCK;
         let curvature = self.curvature.part(start, x.len());
         let target = self.target.part(start, x.len());
-        let distance = &mut [0.0; BLOCK][..x.len()];
         write_gradient(Level::best(), curvature, target, x, distance, grad);
         0.5 * vector::dot(grad, distance)
     }

@@ -56,8 +56,7 @@ impl Plan {
 
     pub(super) fn row(&self, step: u64, rank: Rank) -> Arc<MixingRow> {
         // Who has come in the place of another is a member from an agreed step on.
-        let place = self.members.binary_search(&rank);
-        let Some(place) = place.ok().filter(|place| self.alive[*place]) else {
+        let Some(place) = self.place(rank).filter(|place| self.alive[*place]) else {
             return Arc::new(MixingRow { incoming: vec![(rank, 1.0)], ..MixingRow::default() });
         };
         if !self.periodic.is_empty() {
@@ -72,6 +71,14 @@ impl Plan {
             recent.pop_first();
         }
         row
+    }
+
+    /// The place of a member; that of its own number as long as all ranks are members.
+    fn place(&self, rank: Rank) -> Option<usize> {
+        if self.members.get(rank.index()) == Some(&rank) {
+            return Some(rank.index());
+        }
+        self.members.binary_search(&rank).ok()
     }
 
     fn rows(&self, step: u64) -> Vec<Arc<MixingRow>> {

@@ -13,7 +13,7 @@ use crate::sha256;
 
 /// Unpacks the files of the table from an archive, whatever folder they lie in there; each is
 /// verified before it gets its name. The inner result says what is wrong with the archive.
-pub(super) fn unpack(
+pub(crate) fn unpack(
     archive: &Path,
     folder: &Path,
     wanted: &[ExpectedFile],

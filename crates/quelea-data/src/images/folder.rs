@@ -130,6 +130,16 @@ impl std::fmt::Debug for Folder {
     }
 }
 
+/// Decodes a file and cuts parts out of it, for [`crate::untrusted`].
+pub(crate) fn show(path: &Path) -> Result<(), DataError> {
+    let (picture, options) = (decode(path)?, FolderOptions { side: 8, resized: 9 });
+    let mut out = vec![0; 3 * options.side * options.side];
+    resample(&picture, centre(&picture, options), options.side, &mut out);
+    let part = random_part(&picture, &mut Rng::new(1, "show", 0));
+    resample(&picture, part, options.side, &mut out);
+    Ok(())
+}
+
 /// The names of the entries that are wanted, sorted. Hidden ones are passed over.
 fn names(folder: &Path, is_wanted: fn(&Path) -> bool) -> Result<Vec<String>, DataError> {
     let wrong = DataError::reading(folder);

@@ -15,8 +15,10 @@ use std::sync::Arc;
 use quelea_core::random::Rng;
 
 pub use cifar::cifar10;
+pub(crate) use cifar::read_batch;
 pub use digits::digits;
 pub use flipped::FlippedLabels;
+pub(crate) use folder::show;
 pub use folder::{FolderOptions, folder};
 pub use idx::idx;
 pub use memory::InMemory;

@@ -27,6 +27,8 @@ const BYTES: u32 = 3;
 const MERGED: u32 = BYTES + 256;
 /// The largest vocabulary that is read or made.
 const SIZE_MAX: usize = 1 << 20;
+/// What all tokens of a vocabulary that is read may have together: pairs of pairs double with every line.
+const TOKEN_BYTES_MAX: usize = 64 << 20;
 
 type Pair = (u32, u32);
 
@@ -164,6 +166,8 @@ impl Vocabulary {
         let origin = lines.next().and_then(|line| line.strip_prefix("origin "));
         let origin = origin.ok_or_else(|| wrong("does not say what it was made of".into()))?;
         let mut merges = Vec::new();
+        let mut lengths = [vec![0; BYTES as usize], vec![1; 256]].concat();
+        let mut total = 0;
         for (place, line) in lines.enumerate() {
             let next = MERGED + place as u32;
             let pair = line.split_once(' ').and_then(|(left, right)| {
@@ -172,7 +176,18 @@ impl Vocabulary {
                 (is_older(pair.0) && is_older(pair.1)).then_some(pair)
             });
             let problem = || wrong(format!("line {}: `{line}` is no pair of tokens", place + 3));
-            merges.push(pair.ok_or_else(problem)?);
+            let pair = pair.ok_or_else(problem)?;
+            let length = lengths[pair.0 as usize] + lengths[pair.1 as usize];
+            total += length;
+            if total > TOKEN_BYTES_MAX || lengths.len() >= SIZE_MAX {
+                let problem = format!(
+                    "line {}: more than {SIZE_MAX} tokens, or of more than {TOKEN_BYTES_MAX} bytes together",
+                    place + 3
+                );
+                return Err(wrong(problem));
+            }
+            lengths.push(length);
+            merges.push(pair);
         }
         Ok((origin.to_string(), Vocabulary::of(merges)))
     }
@@ -396,6 +411,10 @@ mod tests {
         let signed = |text: String| format!("{text}sha256 {}\n", sha256::of(text.as_bytes()));
         let future = signed(format!("{HEADER}\norigin x\n3 259\n"));
         assert!(refusal(&future).contains("line 3: `3 259` is no pair"), "{}", refusal(&future));
+        // Every token twice as long as the one before it: 2^60 bytes in 60 lines.
+        let doubling: String = (258..318).map(|token| format!("{token} {token}\n")).collect();
+        let doubling = refusal(&signed(format!("{HEADER}\norigin x\n{doubling}")));
+        assert!(doubling.contains("or of more than 67108864 bytes together"), "{doubling}");
         // A damaged cache is made anew, one of other texts too.
         assert_eq!(Vocabulary::cached(&path, &[&lines], 300), vocabulary);
         assert_eq!(std::fs::read_to_string(&path).expect("text"), text);

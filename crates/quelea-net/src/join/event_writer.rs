@@ -16,6 +16,7 @@ use crate::rank::Inbox;
 use crate::transport::tcp::is_near;
 use crate::trust::{ControlStream, LinkIdentity};
 use quelea_control::{Command, RankEvent};
+use quelea_record::RecordKind;
 
 /// Events that may wait for the coordinator before records are left out.
 const WAITING: usize = 1 << 16;
@@ -87,7 +88,10 @@ pub(super) fn serve(
             Incoming::Aborted(reason) => return Err(JoinEnd::Aborted(reason)),
             Incoming::Event(event) => writer.pass_on(event),
             // Only a coordinator watches others and has workers that join.
-            Incoming::Alive { .. } | Incoming::Connected(_) | Incoming::NotConnected { .. } => {}
+            Incoming::Said { .. }
+            | Incoming::Alive { .. }
+            | Incoming::Connected(_)
+            | Incoming::NotConnected { .. } => {}
         }
     }
     Err(JoinEnd::Gone("its events are no longer read".into()))
@@ -129,8 +133,12 @@ impl EventWriter {
     }
 
     fn pass_on(&mut self, event: RankEvent) {
-        if matches!(event, RankEvent::Record(_)) && self.waiting.load(Ordering::Relaxed) >= WAITING
-        {
+        // The coordinator counts steps.
+        let may_be_left_out = matches!(
+            &event,
+            RankEvent::Record(record) if !matches!(record.event, RecordKind::Step { .. })
+        );
+        if may_be_left_out && self.waiting.load(Ordering::Relaxed) >= WAITING {
             self.left_out += 1;
             return;
         }

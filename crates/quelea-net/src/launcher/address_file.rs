@@ -1,8 +1,11 @@
 //! The file in which rank 0 leaves its address, where the launcher names no host.
 
-use std::io;
+use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+
+/// No address is longer; the file is in a folder where everybody can write.
+const ADDRESS_BYTES: u64 = 512;
 
 fn key(path: &Path) -> String {
     path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
@@ -42,7 +45,9 @@ pub(crate) fn resolve(addr: &str) -> Result<(String, String), String> {
     let Some(path) = addr.strip_prefix("file:").map(Path::new) else {
         return Ok((addr.to_string(), String::new()));
     };
-    let address = std::fs::read_to_string(path)
+    let mut address = String::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(ADDRESS_BYTES).read_to_string(&mut address))
         .map_err(|error| format!("rank 0 has not left its address there: {error}; if it is on another machine, set QUELEA_RENDEZVOUS=HOST:PORT for all"))?;
     Ok((address.trim().to_string(), key(path)))
 }

@@ -80,6 +80,13 @@ pub(super) fn read_up_to(
     Ok(Frame { good, what: String::from_utf8_lossy(&what).into_owned(), body })
 }
 
+/// Whether what comes over a connection begins with a frame, for [`crate::untrusted`].
+pub(crate) fn takes_frame(stream: &ControlStream) -> bool {
+    let mut keep_waiting = || false;
+    let limited = read_up_to(stream, REASON_BYTES, &mut keep_waiting).is_ok();
+    read(stream, &mut keep_waiting).is_ok() && limited
+}
+
 fn read_exact(
     mut stream: &ControlStream,
     mut out: &mut [u8],

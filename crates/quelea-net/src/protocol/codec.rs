@@ -1,13 +1,15 @@
 //! How packets are laid out: a number for each kind, then its fields in order.
 
+use std::borrow::Cow;
+
 use quelea_control::{Account, AwaitedPeer, Command, REASON_CHARS, RankEvent, shown};
 use quelea_core::time::Time;
 use quelea_record::CheckpointSchedule;
-use quelea_wire::control::{ControlError, Reader, Writer};
+use quelea_wire::control::{self, ControlError, Reader, Writer};
 
 use super::fields::{
-    read_change, read_part, read_record, read_report, write_change, write_part, write_record,
-    write_report,
+    read_change, read_part, read_record, read_report, saved_pieces, write_change, write_part,
+    write_record, write_report,
 };
 use super::surveys::{read_survey, write_survey};
 use super::{Packet, SetupMessage};
@@ -15,7 +17,7 @@ use crate::measure::Probe;
 use crate::trust::RankSeat;
 
 /// A sentence of another process, fit to be shown.
-fn reason(r: &mut Reader<'_>) -> Result<String, ControlError> {
+pub(super) fn reason(r: &mut Reader<'_>) -> Result<String, ControlError> {
     Ok(shown(&r.text()?, REASON_CHARS))
 }
 
@@ -89,10 +91,7 @@ impl Packet for SetupMessage {
             5 => SetupMessage::Listening { port: r.small()? },
             6 => SetupMessage::Ping,
             7 => SetupMessage::Pong { now: Time(r.number()?) },
-            8 => SetupMessage::Peers {
-                addresses: r.list(Reader::text)?,
-                seats: r.list(Reader::small)?,
-            },
+            8 => SetupMessage::Peers { addresses: r.list(reason)?, seats: r.list(Reader::small)? },
             9 => SetupMessage::Meshed,
             10 => SetupMessage::Start {
                 zero: Time(r.number()?),
@@ -190,6 +189,8 @@ impl Packet for Command {
     }
 }
 
+/// The kind of a part of a checkpoint.
+pub(crate) const SAVED: u16 = 212;
 /// The longest record, and the longest event of a few numbers.
 const RECORD_BYTES: u64 = 4 << 10;
 /// The longest sentence: what is shown of it is shorter.
@@ -199,11 +200,18 @@ impl Packet for RankEvent {
     /// Vectors and accounts may be long; numbers and sentences are not.
     fn longest(kind: u16, most: u64) -> u64 {
         match kind {
-            204 | 211 | 212 | 217 => most,
+            204 | 211 | SAVED | 217 => most,
             216 | 231 => most.min(4 << 20),
-            207..=210 => SENTENCE_BYTES,
+            207..=210 | 221 => SENTENCE_BYTES,
             _ => RECORD_BYTES,
         }
+    }
+
+    /// The state of a rank is as long as its model, or longer.
+    fn pieces(&self) -> Option<(u16, Vec<Cow<'_, [u8]>>)> {
+        let RankEvent::Saved { rank, step, view, part } = self else { return None };
+        let w = Writer::default().number(*rank).number(*step).number(*view);
+        Some((SAVED, saved_pieces(w, part)))
     }
 
     fn encode(&self) -> Vec<u8> {
@@ -231,13 +239,17 @@ impl Packet for RankEvent {
             RankEvent::Lost { rank, peer, reason } => {
                 w.number(*rank).number(*peer).text(reason).packet(208)
             }
+            RankEvent::Poisoned { rank, peer, reason } => {
+                w.number(*rank).number(*peer).text(reason).packet(221)
+            }
             RankEvent::Failed { rank, reason } => w.number(*rank).text(reason).packet(209),
             RankEvent::Warning(text) => w.text(text).packet(210),
             RankEvent::Model { rank, step, model } => {
                 w.number(*rank).number(*step).values(model).packet(211)
             }
             RankEvent::Saved { rank, step, view, part } => {
-                write_part(w.number(*rank).number(*step).number(*view), part).packet(212)
+                let pieces = saved_pieces(w.number(*rank).number(*step).number(*view), part);
+                control::encode(SAVED, &pieces.concat())
             }
             RankEvent::CutProposal { rank, step } => w.number(*rank).number(*step).packet(213),
             RankEvent::CutAgreed { rank } => w.number(*rank).packet(214),
@@ -246,7 +258,7 @@ impl Packet for RankEvent {
             RankEvent::Frozen { rank, number, step } => {
                 w.number(*rank).number(*number).number(*step).packet(218)
             }
-            RankEvent::Stored { rank, number } => w.number(*rank).number(*number).packet(221),
+            RankEvent::Stored { rank, number } => w.number(*rank).number(*number).packet(222),
             RankEvent::Account { rank, account } => {
                 let w = w.number(*rank).number(account.step);
                 let w = w.list(&account.awaiting, |w, peer| w.number(peer.from).text(&peer.what));
@@ -286,10 +298,11 @@ impl Packet for RankEvent {
             220 => RankEvent::Alive { rank: r.small()?, computing: r.flag()? },
             207 => RankEvent::Stalled { rank: r.small()?, complaint: reason(r)? },
             208 => RankEvent::Lost { rank: r.small()?, peer: r.small()?, reason: reason(r)? },
+            221 => RankEvent::Poisoned { rank: r.small()?, peer: r.small()?, reason: reason(r)? },
             209 => RankEvent::Failed { rank: r.small()?, reason: reason(r)? },
             210 => RankEvent::Warning(reason(r)?),
             211 => RankEvent::Model { rank: r.small()?, step: r.number()?, model: r.values()? },
-            212 => RankEvent::Saved {
+            SAVED => RankEvent::Saved {
                 rank: r.small()?,
                 step: r.number()?,
                 view: r.small()?,
@@ -308,7 +321,7 @@ impl Packet for RankEvent {
                     received: r.list(Reader::number)?,
                 }),
             },
-            221 => RankEvent::Stored { rank: r.small()?, number: r.small()? },
+            222 => RankEvent::Stored { rank: r.small()?, number: r.small()? },
             218 => RankEvent::Frozen { rank: r.small()?, number: r.small()?, step: r.number()? },
             217 => RankEvent::Salvaged { rank: r.small()?, step: r.number()?, model: r.values()? },
             231 => {
@@ -328,9 +341,9 @@ mod tests {
     use quelea_core::state::Saved;
     use quelea_core::view::{DepartedRank, ViewChange};
     use quelea_record::RankCheckpoint;
-    use quelea_record::{AwaitedRank, LinkTotal};
+    use quelea_record::{AwaitedRank, LinkTotal, ProcessMemory};
     use quelea_record::{FOLDED, FactTotals, RankReport, Record, RecordKind, STALENESS};
-    use quelea_wire::control::{self, HEAD_BYTES};
+    use quelea_wire::control::HEAD_BYTES;
 
     fn comes_back<P: Packet + PartialEq + std::fmt::Debug>(packet: P) {
         let bytes = packet.encode();
@@ -339,6 +352,21 @@ mod tests {
         let mut reader = Reader::new(head.kind, &bytes[HEAD_BYTES..]);
         assert_eq!(P::decode(&mut reader, head.kind).expect("its own bytes"), packet);
         reader.end().expect("nothing follows");
+    }
+
+    #[test]
+    fn a_packet_in_pieces_has_the_same_bytes_as_a_whole_one() {
+        let vectors = [("a".to_string(), vec![1.0, -2.0]), ("b".to_string(), vec![])];
+        let state = Saved { numbers: [("step".to_string(), 3)].into(), vectors: vectors.into() };
+        let part = Box::new(RankCheckpoint { state, ..RankCheckpoint::default() });
+        let event = RankEvent::Saved { rank: 1, step: 4, view: 2, part };
+        let (kind, pieces) = event.pieces().expect("it has pieces");
+        let head = control::encode_head(kind, &pieces);
+        assert_eq!([&head[..], &pieces.concat()].concat(), event.encode());
+        // The vectors are borrowed, not copied.
+        let borrowed = pieces.iter().filter(|piece| matches!(piece, Cow::Borrowed(_)));
+        assert_eq!(borrowed.map(|piece| piece.len()).sum::<usize>(), 8);
+        comes_back(event);
     }
 
     #[test]
@@ -401,8 +429,16 @@ mod tests {
         let account = Account { step: 3, awaiting, sent: vec![0, 4], received: vec![1, 0] };
         comes_back(RankEvent::Account { rank: 1, account: Box::new(account) });
         let awaited = AwaitedRank { rank: 2, what: "a chunk".into() };
-        let link =
-            LinkTotal { peer: 3, sent: 4, received: 5, bytes_sent: 600, bytes_received: 700 };
+        let link = LinkTotal {
+            peer: 3,
+            sent: 4,
+            received: 5,
+            bytes_sent: 600,
+            bytes_received: 700,
+            round_trip_micros: 80,
+            resent: 9,
+        };
+        let memory = ProcessMemory { resident_bytes: 1 << 33, gpu_bytes: 1 << 34 };
         comes_back(Command::Survey { sample_every: 8 });
         comes_back(RankEvent::Surveyed {
             rank: 1,
@@ -410,12 +446,13 @@ mod tests {
                 step: 9,
                 awaiting: vec![awaited.clone()],
                 links: vec![link],
+                memory,
                 sampled_at: 8,
                 sample: vec![0.5, -1.0],
             }),
         });
         for event in [
-            RecordKind::Account { awaiting: vec![awaited], links: vec![link] },
+            RecordKind::Account { awaiting: vec![awaited], links: vec![link], memory },
             RecordKind::Deviation { distance: 0.5, error: 0.25 },
         ] {
             comes_back(RankEvent::Record(Record { t: 1.5, rank: 2, step: 3, event }));
@@ -427,6 +464,7 @@ mod tests {
         let part = Box::new(RankCheckpoint {
             state,
             report: RankReport { steps: 3, ..Default::default() },
+            ..RankCheckpoint::default()
         });
         comes_back(RankEvent::Saved { rank: 1, step: 4, view: 2, part: part.clone() });
         comes_back(SetupMessage::Resume {

@@ -1,12 +1,15 @@
 //! Reports, records and states as fields of packets.
 
+use std::borrow::Cow;
+
 use quelea_core::message::Rank;
 use quelea_core::state::Saved;
 use quelea_core::view::{DepartedRank, ViewChange};
 use quelea_record::{FactKind, FactTotals, RankCheckpoint, RankReport, Record, RecordKind};
 use quelea_wire::control::{ControlError, Reader, Writer};
 
-use super::surveys::{read_account, write_account};
+use super::codec::reason;
+use super::surveys::{AccountFields, write_account};
 
 pub(super) fn write_part(w: Writer, part: &RankCheckpoint) -> Writer {
     let Saved { numbers, vectors } = &part.state;
@@ -17,10 +20,26 @@ pub(super) fn write_part(w: Writer, part: &RankCheckpoint) -> Writer {
     write_report(w, &part.report)
 }
 
+/// As [`write_part`] after `w`, without a copy of the vectors.
+pub(super) fn saved_pieces(w: Writer, part: &RankCheckpoint) -> Vec<Cow<'_, [u8]>> {
+    let Saved { numbers, vectors } = &part.state;
+    let numbers: Vec<(&String, &u64)> = numbers.iter().collect();
+    let w = w.list(&numbers, |w, (name, value)| w.text(name).number(**value));
+    let mut pieces = vec![Cow::Owned(w.number(vectors.len() as u64).body())];
+    for (name, values) in vectors {
+        let bytes: &[u8] = bytemuck::cast_slice(values);
+        let w = Writer::default().text(name).number(bytes.len() as u64);
+        pieces.extend([Cow::Owned(w.body()), Cow::Borrowed(bytes)]);
+    }
+    pieces.push(Cow::Owned(write_report(Writer::default(), &part.report).body()));
+    pieces
+}
+
 pub(super) fn read_part(r: &mut Reader<'_>) -> Result<RankCheckpoint, ControlError> {
     let numbers = r.list(|r| Ok((r.text()?, r.number()?)))?.into_iter().collect();
     let vectors = r.list(|r| Ok((r.text()?, r.values()?)))?.into_iter().collect();
-    Ok(RankCheckpoint { state: Saved { numbers, vectors }, report: read_report(r)? })
+    let (state, report) = (Saved { numbers, vectors }, read_report(r)?);
+    Ok(RankCheckpoint { state, report, ..RankCheckpoint::default() })
 }
 
 pub(super) fn write_change(w: Writer, change: &ViewChange) -> Writer {
@@ -122,7 +141,9 @@ pub(super) fn write_record(w: Writer, record: &Record) -> Writer {
             w.text(failure.as_deref().unwrap_or_default())
         }
         RecordKind::Measured { kind, number } => w.number(4u8).text(kind.name).number(*number),
-        RecordKind::Account { awaiting, links } => write_account(w.number(13u8), awaiting, links),
+        RecordKind::Account { awaiting, links, memory } => {
+            write_account(w.number(13u8), awaiting, links, *memory)
+        }
         RecordKind::Deviation { distance, error } => w.number(14u8).real(*distance).real(*error),
         RecordKind::Lost => w.number(7u8),
         RecordKind::Left => w.number(11u8),
@@ -165,13 +186,10 @@ pub(super) fn read_record(r: &mut Reader<'_>) -> Result<Record, ControlError> {
             RecordKind::Workers { loss, accuracy: known.then_some(accuracy) }
         }
         10 => {
-            let (failed, reason) = (r.flag()?, r.text()?);
+            let (failed, reason) = (r.flag()?, reason(r)?);
             RecordKind::Checkpoint { failure: failed.then_some(reason) }
         }
-        13 => {
-            let (awaiting, links) = read_account(r)?;
-            RecordKind::Account { awaiting, links }
-        }
+        13 => AccountFields::read(r)?.into_record(),
         14 => RecordKind::Deviation { distance: r.real()?, error: r.real()? },
         _ => return Err(r.unknown()),
     };

@@ -26,6 +26,10 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long a worker that has been given a seat may say nothing.
 const SILENCE_SECONDS: f64 = 15.0;
 
+/// How long a worker waits for a seat that somebody has who may be gone: as long as it takes until the
+/// silence of a process is noticed, unless its signs of life were irregular.
+const SEAT_SECONDS: f64 = 10.0;
+
 /// A worker that has joined, loaded its data, and listens.
 #[derive(Debug)]
 pub(crate) struct JoinedWorker {
@@ -46,6 +50,13 @@ impl JoinedWorker {
             Err(error) => error.kind() == ErrorKind::WouldBlock,
         }
     }
+}
+
+/// Why a seat is not given.
+struct RefusedClaim {
+    reason: String,
+    /// Somebody has it, who may be gone without anybody knowing.
+    is_taken: bool,
 }
 
 /// Admits workers to a run.
@@ -185,6 +196,23 @@ impl Admission {
         if let Some(why) = self.join_refusal.filter(|_| has_begun) {
             return Err(plain(format!("the run has begun, and nobody can join it: {why}")));
         }
+        // A worker that was started in the place of a lost one may be here before the loss is known.
+        let seat = Wait::new(SEAT_SECONDS, "the seat of a lost worker");
+        loop {
+            match self.claim(rank, peer) {
+                Err(RefusedClaim { is_taken: true, .. }) if has_begun && !seat.left().is_zero() => {
+                    std::thread::sleep(POLL_INTERVAL);
+                }
+                Err(RefusedClaim { reason, .. }) => return Err(plain(reason)),
+                Ok(rank) => return Ok(rank),
+            }
+        }
+    }
+
+    /// Takes the seat of `rank`, or of any that is missing.
+    fn claim(&self, rank: Option<u32>, peer: SocketAddr) -> Result<u32, RefusedClaim> {
+        let never = |reason: String| RefusedClaim { reason, is_taken: false };
+        let has_begun = self.has_begun.load(Ordering::Acquire);
         let lost = self.lost().clone();
         let mut taken = self.taken();
         let is_free = |rank: &u32| !taken.contains_key(rank) && (has_begun == lost.contains(rank));
@@ -192,19 +220,25 @@ impl Admission {
         let rank = match rank {
             Some(rank) if rank >= self.workers => {
                 let last = self.workers - 1;
-                return Err(plain(format!("there is no worker {rank}; workers are 0 to {last}")));
+                return Err(never(format!("there is no worker {rank}; workers are 0 to {last}")));
             }
             Some(rank) if lost.contains(&rank) && !has_begun => {
-                return Err(plain(format!("worker {rank} was lost; the run resumes without it")));
+                return Err(never(format!("worker {rank} was lost; the run resumes without it")));
             }
             Some(rank) => rank,
             None => free().ok_or_else(|| {
-                plain(format!("all {} workers have joined already", self.workers))
+                let all = self.workers;
+                let hint =
+                    if has_begun { "; `membership.max_workers` makes room for more" } else { "" };
+                never(format!("all {all} workers have joined already{hint}"))
             })?,
         };
         match taken.get(&rank) {
-            Some(Some(by)) => Err(plain(format!("rank {rank} is taken by {by}"))),
-            Some(None) => Err(plain(format!("rank {rank} is taken by the coordinator itself"))),
+            Some(Some(by)) => Err(RefusedClaim {
+                reason: format!("rank {rank} is taken by {by}"),
+                is_taken: true,
+            }),
+            Some(None) => Err(never(format!("rank {rank} is taken by the coordinator itself"))),
             None => {
                 taken.insert(rank, Some(peer));
                 Ok(rank)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
 
-use quelea_control::{Command, Entrance, RankEvent, VectorLengths};
+use quelea_control::{Command, Entrance, RankEvent};
 use quelea_core::time::Time;
 use quelea_record::CheckpointSchedule;
 
@@ -14,7 +14,7 @@ use crate::controller::{ControlLink, Incoming};
 use crate::protocol::{self, SMALL_BYTES, SetupMessage, Wait};
 use crate::rendezvous::addresses::AddressTable;
 use crate::rendezvous::admission::{Admission, Arrival, JoinedWorker};
-use crate::rendezvous::worker_reader::attend_worker;
+use crate::rendezvous::worker_reader::{EventLimits, WorkerReader, attend_worker};
 use crate::trust::{LinkIdentity, RankSeat};
 
 /// What the coordinator needs to let workers join.
@@ -28,21 +28,37 @@ pub(crate) struct Joiners {
     pub(crate) addresses: BTreeMap<u32, SocketAddr>,
     /// Where the coordinator's own ranks do.
     pub(crate) port: u16,
-    pub(crate) ranks: usize,
-    pub(crate) lengths: VectorLengths,
+    pub(crate) limits: EventLimits,
     pub(crate) zero: Time,
     pub(crate) schedule: CheckpointSchedule,
+    /// Who connects with the others, or waits to enter. One at a time: the next one must be connected with it too.
+    pub(crate) joining: Option<u32>,
     /// Those who are connected with all others and wait to enter.
     pub(crate) waiting: BTreeMap<u32, JoinedWorker>,
+    /// Who reads what each worker says.
+    pub(crate) readers: BTreeMap<u32, WorkerReader>,
+}
+
+impl Drop for Joiners {
+    fn drop(&mut self) {
+        let reason = "the run has ended before it could enter".to_string();
+        for worker in self.waiting.values() {
+            // One that is gone needs no reason.
+            let _ = protocol::write(&worker.stream, &Command::Abort(reason.clone()));
+        }
+    }
 }
 
 impl Joiners {
-    /// Lets those who have arrived since the last call connect with the others, on threads of their own.
+    /// Lets the next one who has arrived connect with the others, on a thread of its own.
     /// Before that, `links` bring the others word of their seats, so that no earlier holder is let in.
     pub(crate) fn attend(&mut self, links: &[ControlLink]) {
-        while let Ok(arrival) = self.arrivals.try_recv() {
+        while self.joining.is_none()
+            && let Ok(arrival) = self.arrivals.try_recv()
+        {
             match arrival {
                 Ok(worker) => {
+                    self.joining = Some(worker.rank);
                     self.give_seat(worker.rank, links);
                     self.connect(worker);
                 }
@@ -54,7 +70,7 @@ impl Joiners {
     /// Tells everybody whose seat this rank's is now.
     fn give_seat(&self, rank: u32, links: &[ControlLink]) {
         let Some(identity) = &self.identity else { return };
-        let times = self.admission.seats(self.ranks)[rank as usize];
+        let times = self.admission.seats(self.limits.ranks)[rank as usize];
         let seat = RankSeat { rank, times };
         identity.seats().give(seat);
         for link in links {
@@ -70,9 +86,13 @@ impl Joiners {
 
     fn connect(&mut self, worker: JoinedWorker) {
         let absent = self.admission.vacant();
-        let (ranks, port, seats) = (self.ranks, self.port, self.admission.seats(self.ranks));
+        let (ranks, port) = (self.limits.ranks, self.port);
+        let seats = self.admission.seats(ranks);
         let table = AddressTable { ranks, absent: &absent, port, seats: &seats };
-        let Ok(own) = worker.stream.local_addr() else { return };
+        let own = match worker.stream.local_addr() {
+            Ok(own) => own,
+            Err(error) => return self.give_up(worker.rank, &error.to_string()),
+        };
         let peers = table.peers(own.ip(), &self.addresses);
         let seconds = self.admission.options.connect_seconds;
         let controller = self.controller.clone();
@@ -92,15 +112,21 @@ impl Joiners {
 
     /// The worker is connected with all others; it waits to enter.
     pub(crate) fn keep(&mut self, worker: JoinedWorker) {
+        // Its predecessor may be a process that only stood still, and ends when it learns that it is lost.
+        if let Some(predecessor) = self.readers.remove(&worker.rank) {
+            predecessor.dismiss();
+        }
         let heard = attend_worker(
             worker.rank,
             &worker.stream,
-            self.ranks,
-            self.lengths,
+            self.limits.clone(),
             self.controller.clone(),
         );
         match heard {
-            Ok(()) => drop(self.waiting.insert(worker.rank, worker)),
+            Ok(reader) => {
+                self.readers.insert(worker.rank, reader);
+                self.waiting.insert(worker.rank, worker);
+            }
             Err(error) => self.give_up(worker.rank, &error.to_string()),
         }
     }
@@ -114,6 +140,7 @@ impl Joiners {
     /// A worker that was to join is gone.
     pub(crate) fn give_up(&mut self, rank: u32, reason: &str) {
         self.waiting.remove(&rank);
+        self.joining.take_if(|joining| *joining == rank);
         self.admission.vacate(rank);
         let text = format!("a worker could not join as rank {rank}: {reason}");
         let _ = self.controller.send(Incoming::Event(RankEvent::Warning(text)));
@@ -126,6 +153,7 @@ impl Joiners {
         write_limit: Duration,
     ) -> Result<ControlLink, String> {
         let Entrance { rank, start } = entrance;
+        self.joining.take_if(|joining| *joining == rank);
         let gone = || "it was gone before it could enter".to_string();
         let JoinedWorker { stream, address, .. } = self.waiting.remove(&rank).ok_or_else(gone)?;
         let part = Box::new(start.parts.into_iter().next_back().unwrap_or_default());

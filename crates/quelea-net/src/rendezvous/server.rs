@@ -14,7 +14,7 @@ use quelea_record::{Observer, Outcome, ResumePoint};
 
 use crate::clock::RunClock;
 use crate::compute::Gradients;
-use crate::controller::{self, ControlLink, Incoming};
+use crate::controller::{self, Incoming};
 use crate::error::NetError;
 use crate::heartbeat::Heartbeats;
 use crate::launcher::{Launched, PublishedAddress, Rendezvous};
@@ -23,14 +23,16 @@ use crate::measure::{Measured, StreamSurvey};
 use crate::open_files::OpenFiles;
 use crate::options::NetOptions;
 use crate::protocol::{self, SetupMessage, Wait};
-use crate::rendezvous::addresses::{AddressTable, Streams, exchange_addresses, lost};
+use crate::rendezvous::addresses::{AddressTable, Streams, exchange_addresses};
 use crate::rendezvous::admission::{Admission, Arrival};
 use crate::rendezvous::joiners::Joiners;
 use crate::rendezvous::listener::{GuardedListener, WhenBusy};
-use crate::rendezvous::starting::{begin_worker, send_states, vector_lengths};
-use crate::rendezvous::worker_reader::attend_worker;
+use crate::rendezvous::starting::{
+    attend_workers, begin_worker, control_links, residents, send_states, vector_lengths,
+};
+use crate::rendezvous::worker_reader::EventLimits;
 use crate::transport::{Doors, MeshPlan, RankLinks, Transport};
-use crate::trust::{self, Access, ControlStream, JoinToken, LinkIdentity};
+use crate::trust::{self, Access, JoinToken, LinkIdentity};
 use quelea_control::{Command, LossPolicy, SilenceLimits};
 
 /// Which workers live in the coordinator's process. Servers always do.
@@ -70,8 +72,9 @@ pub fn resume(
         start,
         controller,
         doors: Doors::default(),
+        is_external: gradients.are_external(),
     };
-    let lost: BTreeSet<Rank> = context.start.departed().collect();
+    let lost = context.start.absent(setup);
     let living = (0..setup.ranks()).map(Rank::from).filter(|rank| !lost.contains(rank));
     let rank_links = living.map(|rank| RankLinks { rank, endpoints: Vec::new() });
     let local =
@@ -89,22 +92,6 @@ pub(crate) fn check(setup: &RunSpec) -> Result<(), NetError> {
         return Err(NetError::Setup("a bucket has 2^32 elements or more; cut it".into()));
     }
     Ok(())
-}
-
-fn control_links(
-    ranks: usize,
-    local: &LocalRanks,
-    joined: &BTreeMap<u32, ControlStream>,
-) -> Vec<ControlLink> {
-    let port = |rank: usize| match local.inbox(rank.into()) {
-        Some(inbox) => ControlLink::Local(inbox.clone()),
-        None => match joined.get(&(rank as u32)) {
-            Some(stream) => ControlLink::Remote(stream.clone()),
-            // It was lost before the run was resumed.
-            None => ControlLink::Broken,
-        },
-    };
-    (0..ranks).map(port).collect()
 }
 
 /// The process at which workers join. It local the servers, decides when the run ends, and has
@@ -182,13 +169,14 @@ impl Coordinator {
     }
 
     /// Leaves the address in a file where workers on this machine look for it (`file:PATH`), until
-    /// all have come.
+    /// the run has ended.
     pub fn publish(&mut self, path: &Path) -> Result<(), NetError> {
         let failed = |source| NetError::Listen { address: path.display().to_string(), source };
         self.published = Some(PublishedAddress::new(path, self.address).map_err(failed)?);
         Ok(())
     }
 
+    // long: a run begins in one order, and each step needs what the one before made
     /// Waits for the workers that it does not host itself, hands each the `job`, runs, and gives
     /// the outcome.
     pub fn run(
@@ -200,7 +188,7 @@ impl Coordinator {
         observer: &mut dyn Observer,
     ) -> Result<Outcome, NetError> {
         check(setup)?;
-        let absent: BTreeSet<Rank> = self.start.departed().collect();
+        let absent = self.start.absent(setup);
         let here = residents(setup, hosted)?.difference(&absent).copied().collect::<BTreeSet<_>>();
         let elsewhere = setup.ranks() - here.len() - absent.len();
         OpenFiles { here: here.len(), elsewhere, joined: elsewhere }.reserve()?;
@@ -210,18 +198,18 @@ impl Coordinator {
         let identity = self.own_identity(&here)?;
         let doors = Doors::of(identity.clone());
         let plan = self.plan(setup.ranks(), here, identity.clone(), doors.clone());
-        let (workers, join_refusal) = (setup.workers() as u32, setup.join_refusal());
-        let call = Call { plan, absent, job, workers, join_refusal, clock };
+        let (workers, join_refusal) = (setup.seats() as u32, setup.join_refusal());
+        let call = JoinCall { plan, absent, job, workers, join_refusal, clock };
         let gathered = self.gather(call, controller.clone(), observer)?;
-        let ConnectedWorkers { streams, rank_links, door, transport, _listener } = gathered;
+        let ConnectedWorkers { streams, rank_links, door, transport, _published, _listener } =
+            gathered;
         send_states(&streams, &start);
         let (zero, schedule) = (clock.now() - start.now, observer.checkpoint_schedule());
         let lengths = vector_lengths(setup, &options);
-        for (rank, stream) in &streams {
-            begin_worker(stream, &SetupMessage::Start { zero, schedule }, &options);
-            attend_worker(*rank, stream, setup.ranks(), lengths, controller.clone())
-                .map_err(|error| lost(*rank, error.into()))?;
-        }
+        let begins = SetupMessage::Start { zero, schedule };
+        streams.values().for_each(|stream| begin_worker(stream, &begins, &options));
+        let limits = EventLimits { ranks: setup.ranks(), lengths, gate: Arc::default() };
+        let readers = attend_workers(&streams, &limits, &controller)?;
         let context = ProcessContext {
             setup: setup.clone(),
             options,
@@ -231,6 +219,7 @@ impl Coordinator {
             start,
             controller: controller.clone(),
             doors,
+            is_external: gradients.are_external(),
         };
         let local = LocalRanks::start(&context, gradients, rank_links, Heartbeats::WithinProcess)?;
         let control_links = control_links(setup.ranks(), &local, &streams);
@@ -243,11 +232,12 @@ impl Coordinator {
             controller,
             addresses,
             port: transport.port(),
-            ranks: setup.ranks(),
-            lengths,
+            limits,
             zero,
             schedule,
+            joining: None,
             waiting: BTreeMap::new(),
+            readers,
         };
         controller::run(&context, control_links, Some(joiners), observer, &incoming)
     }
@@ -268,7 +258,7 @@ impl Coordinator {
         let plan = self.plan(workers, BTreeSet::new(), None, Doors::default());
         let (absent, clock) = (BTreeSet::new(), RunClock::start());
         let join_refusal = Some("it only measures");
-        let call = Call { plan, absent, job, workers: workers as u32, join_refusal, clock };
+        let call = JoinCall { plan, absent, job, workers: workers as u32, join_refusal, clock };
         let gathered = self.gather(call, controller, observer)?;
         StreamSurvey { streams: &gathered.streams, options: &options }.measure(steps, observer)
     }
@@ -291,32 +281,42 @@ impl Coordinator {
         self.access.as_ref().map(own).transpose()
     }
 
-    /// Waits for the workers and connects everybody with everybody.
-    fn gather(
-        self,
-        call: Call,
-        controller: Sender<Incoming>,
-        observer: &mut dyn Observer,
-    ) -> Result<ConnectedWorkers, NetError> {
-        let Call { plan, absent, job, workers, join_refusal, clock } = call;
-        let admission = Admission {
-            run: plan.run,
+    /// Who admits workers to what they are called for.
+    fn admission(
+        &self,
+        call: &JoinCall,
+        controller: &Sender<Incoming>,
+        observer: &dyn Observer,
+    ) -> Admission {
+        Admission {
+            run: call.plan.run,
             open: !self.address.ip().is_loopback(),
             timeline: observer.wants_timeline(),
-            job,
+            job: call.job.clone(),
             key: self.published.as_ref().map(PublishedAddress::key).unwrap_or_default(),
-            clock,
-            workers,
+            clock: call.clock,
+            workers: call.workers,
             options: self.options.clone(),
             access: self.access.clone(),
             given: Mutex::default(),
-            lost: Mutex::new(absent.iter().map(|rank| rank.0).collect()),
+            lost: Mutex::new(call.absent.iter().map(|rank| rank.0).collect()),
             has_begun: AtomicBool::new(false),
-            join_refusal,
-            taken: Mutex::new(plan.here.iter().map(|rank| (rank.0, None)).collect()),
+            join_refusal: call.join_refusal,
+            taken: Mutex::new(call.plan.here.iter().map(|rank| (rank.0, None)).collect()),
             warnings: Mutex::new(controller.clone()),
             last_refusal: Mutex::default(),
-        };
+        }
+    }
+
+    /// Waits for the workers and connects everybody with everybody.
+    fn gather(
+        self,
+        call: JoinCall,
+        controller: Sender<Incoming>,
+        observer: &mut dyn Observer,
+    ) -> Result<ConnectedWorkers, NetError> {
+        let admission = self.admission(&call, &controller, observer);
+        let JoinCall { plan, absent, .. } = call;
         let ip = self.address.ip();
         let transport = self.options.transport.open(plan.clone(), ip, &self.options, controller)?;
         let (arrived, arrivals) = channel();
@@ -332,7 +332,6 @@ impl Coordinator {
         let joined = admission.gather(&arrivals, listener.address(), observer)?;
         let addresses = joined.iter().map(|worker| (worker.rank, worker.address)).collect();
         let door = Door { admission, arrivals, addresses };
-        drop(self.published);
         // All processes together have one limit; the last to come still needs a moment.
         let left = self.options.connect_seconds - begun.elapsed().as_secs_f64();
         let wait = Wait::new(left.max(self.options.handshake_seconds), "it to be connected");
@@ -342,7 +341,16 @@ impl Coordinator {
         let table = AddressTable { ranks, absent: &absent, port, seats: &seats };
         match exchange_addresses(&table, &*transport, joined, &self.options, wait) {
             Ok((streams, rank_links)) => {
-                Ok(ConnectedWorkers { streams, rank_links, door, transport, _listener: listener })
+                // Workers that take the places of lost ones look there too.
+                let published = self.published;
+                Ok(ConnectedWorkers {
+                    streams,
+                    rank_links,
+                    door,
+                    transport,
+                    _published: published,
+                    _listener: listener,
+                })
             }
             Err((streams, error)) => {
                 for stream in streams.values() {
@@ -355,7 +363,7 @@ impl Coordinator {
 }
 
 /// What workers join for.
-struct Call {
+struct JoinCall {
     plan: MeshPlan,
     /// Ranks that were lost before the run was resumed.
     absent: BTreeSet<Rank>,
@@ -379,17 +387,8 @@ struct ConnectedWorkers {
     rank_links: Vec<RankLinks>,
     door: Door,
     transport: Box<dyn Transport>,
+    _published: Option<PublishedAddress>,
     _listener: GuardedListener,
-}
-
-/// The ranks of the coordinator's process.
-fn residents(setup: &RunSpec, hosted: &Hosted) -> Result<BTreeSet<Rank>, NetError> {
-    let workers = setup.workers();
-    if let Some(rank) = hosted.workers.iter().find(|rank| **rank as usize >= workers) {
-        return Err(NetError::Setup(format!("rank {rank} is not one of the {workers} workers")));
-    }
-    let servers = (workers..setup.ranks()).map(Rank::from);
-    Ok(hosted.workers.iter().map(|rank| Rank(*rank)).chain(servers).collect())
 }
 
 /// A number that two runs will hardly share, without asking for secrets.

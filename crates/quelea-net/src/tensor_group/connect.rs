@@ -6,7 +6,7 @@
 //! the network: connections are plain, and leave this machine only where [`Reach::Network`] was asked
 //! for.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
 use std::time::{Duration, Instant};
@@ -131,19 +131,20 @@ pub(super) fn mesh(
             )
         })?);
     }
+    let mut visitors = Newcomers::default();
     while streams.iter().skip(peers.rank + 1).any(Option::is_none) {
-        match listener.listener.accept() {
-            Ok((stream, _)) => {
-                if let Some((rank, stream)) = admit(stream, peers) {
-                    streams[rank] = Some(stream);
-                }
-            }
-            Err(_) if Instant::now() > until => {
-                let missing = (peers.rank + 1..streams.len()).find(|rank| streams[*rank].is_none());
-                let missing = names[missing.expect("one is missing")];
-                return Err(format!("rank {missing} has not connected within the time limit"));
-            }
-            Err(_) => std::thread::sleep(RETRY_INTERVAL),
+        if Instant::now() > until {
+            let missing = (peers.rank + 1..streams.len()).find(|rank| streams[*rank].is_none());
+            let missing = names[missing.expect("one is missing")];
+            return Err(format!("rank {missing} has not connected within the time limit"));
+        }
+        visitors.accept(&listener.listener);
+        let admitted = visitors.admit(peers);
+        if admitted.is_empty() {
+            std::thread::sleep(RETRY_INTERVAL);
+        }
+        for (rank, stream) in admitted {
+            streams[rank] = Some(stream);
         }
     }
     Ok(streams)
@@ -192,14 +193,79 @@ fn greet(address: &str, peers: &Peers, rank: usize, until: Instant) -> io::Resul
     Ok(stream)
 }
 
-/// Answers a visitor that knows the token; others are none of our business.
-fn admit(mut stream: TcpStream, peers: &Peers) -> Option<(usize, TcpStream)> {
-    stream.set_nonblocking(false).ok()?;
-    stream.set_read_timeout(Some(HELLO_LIMIT)).ok()?;
-    let mut bytes = [0; HELLO_BYTES];
-    stream.read_exact(&mut bytes).ok()?;
-    let from = (peers.rank + 1..peers.addresses.len())
-        .find(|rank| bytes == hello(peers, *rank, peers.rank))?;
-    stream.write_all(&hello(peers, peers.rank, from)).ok()?;
-    Some((from, stream))
+/// Newcomers whose first words are awaited at once; of more, those that came first are sent away.
+const VISITORS: usize = 256;
+
+/// Somebody who has connected and not shown yet who it is.
+#[derive(Debug)]
+struct Newcomer {
+    stream: TcpStream,
+    bytes: [u8; HELLO_BYTES],
+    filled: usize,
+    since: Instant,
+}
+
+/// Those who have connected. None of them is waited for: one that is silent, or slow, holds up nobody.
+#[derive(Debug, Default)]
+struct Newcomers {
+    waiting: VecDeque<Newcomer>,
+}
+
+impl Newcomers {
+    /// Takes in those who have come.
+    fn accept(&mut self, listener: &TcpListener) {
+        for _ in 0..VISITORS {
+            let Ok((stream, _)) = listener.accept() else { return };
+            if stream.set_nonblocking(true).is_ok() {
+                let (bytes, since) = ([0; HELLO_BYTES], Instant::now());
+                self.waiting.push_back(Newcomer { stream, bytes, filled: 0, since });
+            }
+            if self.waiting.len() > VISITORS {
+                self.waiting.pop_front();
+            }
+        }
+    }
+
+    /// Answers those who know the token; others are none of our business.
+    fn admit(&mut self, peers: &Peers) -> Vec<(usize, TcpStream)> {
+        let mut admitted = Vec::new();
+        let waiting = std::mem::take(&mut self.waiting).into_iter();
+        self.waiting = waiting
+            .filter_map(|mut visitor| match visitor.read() {
+                Ok(()) if visitor.filled == HELLO_BYTES => {
+                    admitted.extend(visitor.answered(peers));
+                    None
+                }
+                Ok(()) => (visitor.since.elapsed() < HELLO_LIMIT).then_some(visitor),
+                Err(_) => None,
+            })
+            .collect();
+        admitted
+    }
+}
+
+impl Newcomer {
+    /// Reads what is there of its first words.
+    fn read(&mut self) -> io::Result<()> {
+        while self.filled < HELLO_BYTES {
+            match self.stream.read(&mut self.bytes[self.filled..]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => self.filled += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Its rank, if it knows the token.
+    fn answered(mut self, peers: &Peers) -> Option<(usize, TcpStream)> {
+        let from = (peers.rank + 1..peers.addresses.len())
+            .find(|rank| self.bytes == hello(peers, *rank, peers.rank))?;
+        self.stream.set_nonblocking(false).ok()?;
+        self.stream.set_write_timeout(Some(HELLO_LIMIT)).ok()?;
+        self.stream.write_all(&hello(peers, peers.rank, from)).ok()?;
+        Some((from, self.stream))
+    }
 }

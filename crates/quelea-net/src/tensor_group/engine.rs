@@ -112,10 +112,11 @@ impl Engine {
                 socket2::SockRef::from(stream).set_send_buffer_size(LOOPBACK_BYTES)?;
             }
         }
+        let link = |stream| Link::new(stream, Arc::clone(&windows));
         Ok(Engine {
             rank,
             names,
-            links: streams.into_iter().map(|stream| stream.map(Link::new)).collect(),
+            links: streams.into_iter().map(|stream| stream.map(link)).collect(),
             woken,
             commands,
             phase: Phase::Running,
@@ -328,6 +329,7 @@ impl Engine {
                 Event::Offered(_) => self.match_receives()?,
                 Event::Failed(reason) => return Err(reason),
                 Event::Window { header, bytes } => self.use_window(peer, header, &bytes)?,
+                Event::WindowRefused(reason) => return Err(self.window_failed(peer, &reason)),
                 Event::Disagreed { here, there } => return Err(self.disagreed(name, here, there)),
             }
         }

@@ -5,9 +5,11 @@ mod reading;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{ErrorKind, IoSlice, Write};
 use std::net::TcpStream;
+use std::sync::Arc;
 
 use super::TensorMemory;
 use super::frame::{Body, Frame, HEADER_BYTES, Kind, TensorCall, TensorHeader, Ticket};
+use super::windows::WindowTable;
 use reading::{Input, NO_HEADER, reason_of};
 
 /// How many frames one system call writes.
@@ -29,6 +31,8 @@ pub(super) enum Event {
         /// Its body.
         bytes: Vec<u8>,
     },
+    /// A request to a window, or an answer, does not fit the window; its body is passed over.
+    WindowRefused(String),
     /// The two sides do not agree about a call.
     Disagreed {
         /// What this side does.
@@ -74,6 +78,8 @@ pub(super) struct Link {
     input: Input,
     /// What the peer has memory for.
     ready: BTreeMap<u64, VecDeque<Side>>,
+    /// How many these are.
+    announced: usize,
     sends: BTreeMap<u64, VecDeque<Posted>>,
     receives: BTreeMap<u64, VecDeque<Posted>>,
     /// How many sends of the peer no receive was posted for, by key; negative if it is the
@@ -83,10 +89,12 @@ pub(super) struct Link {
     was_cut: bool,
     /// Requests to windows of the peer that it has not answered.
     requests: BTreeSet<u32>,
+    /// What the bodies of requests must fit, before there is memory for them.
+    windows: Arc<WindowTable>,
 }
 
 impl Link {
-    pub(super) fn new(stream: TcpStream) -> Link {
+    pub(super) fn new(stream: TcpStream, windows: Arc<WindowTable>) -> Link {
         Link {
             stream,
             state: State::Open,
@@ -94,11 +102,13 @@ impl Link {
             written: 0,
             input: NO_HEADER,
             ready: BTreeMap::new(),
+            announced: 0,
             sends: BTreeMap::new(),
             receives: BTreeMap::new(),
             offers: BTreeMap::new(),
             was_cut: false,
             requests: BTreeSet::new(),
+            windows,
         }
     }
 
@@ -178,7 +188,16 @@ impl Link {
 
     /// Takes one of the peer's offers, or the next one to come.
     pub(super) fn take_offer(&mut self, key: u64) {
-        *self.offers.entry(key).or_default() -= 1;
+        self.count_offer(key, -1);
+    }
+
+    /// Keys whose sends and receives are equal in number are forgotten.
+    fn count_offer(&mut self, key: u64, change: i64) {
+        let count = self.offers.entry(key).or_default();
+        *count += change;
+        if *count == 0 {
+            self.offers.remove(&key);
+        }
     }
 
     /// Whether the peer has something to send with this key that nobody has asked for.
@@ -261,6 +280,7 @@ impl Link {
                 (Some(posted), Some(there)) => (posted, there),
                 _ => unreachable!("empty queues are removed"),
             };
+            self.announced -= 1;
             if sends.is_empty() {
                 self.sends.remove(&key);
             }

@@ -102,6 +102,18 @@ impl WindowTable {
         })
     }
 
+    /// Whether a tensor of so many bytes can be one of this window.
+    pub(super) fn check_length(&self, number: u64, bytes: u64) -> Result<(), String> {
+        self.with(number, |window| {
+            let lengths = window.from.values().map(Vec::len).chain([window.own.len()]);
+            let longest = lengths.max().unwrap_or(0);
+            if bytes <= longest as u64 {
+                return Ok(());
+            }
+            same_length(longest, usize::try_from(bytes).unwrap_or(usize::MAX))
+        })
+    }
+
     /// The tensor that others get.
     pub(super) fn own(&self, number: u64) -> Result<Vec<u8>, String> {
         self.with(number, |window| Ok(window.own.clone()))

@@ -23,7 +23,7 @@ use quelea_wire::frame::{self, Limits, Route};
 use tokio::sync::Notify;
 
 use super::order::{OrderedLink, WriteOrder};
-use super::{FrameSink, Link, LinkError};
+use super::{FrameSink, Link, LinkError, LinkQuality};
 use queue::{FrameQueue, PendingFrame};
 
 /// A connected, non-blocking stream of bytes inside a tokio runtime.
@@ -49,6 +49,11 @@ pub(crate) trait ByteStream: fmt::Debug + 'static {
     /// So many bytes of one vector are still to come, and no part of them is of use: a reader may be
     /// woken later. 0 where nothing is known.
     fn expect_bytes(&self, missing: usize);
+
+    /// How the system finds the connection.
+    fn quality(&self) -> LinkQuality {
+        LinkQuality::default()
+    }
 }
 
 /// Both directions of a link over a stream.
@@ -203,6 +208,10 @@ impl<S: ByteStream> Link for StreamLink<S> {
         self.write()?;
         self.order.release(last);
         Ok(())
+    }
+
+    fn quality(&self) -> LinkQuality {
+        self.stream.borrow().quality()
     }
 }
 

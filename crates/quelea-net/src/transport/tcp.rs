@@ -16,7 +16,7 @@ use quelea_wire::frame::Route;
 use super::stream::{ByteStream, Receiving, SendBudget, StreamLink};
 use super::tls::{LinkBytes, LinkSocket};
 use super::{
-    AttachContext, Attached, FrameSink, Link, LinkError, RankEndpoint, UNSENT_VECTORS,
+    AttachContext, Attached, FrameSink, Link, LinkError, LinkQuality, RankEndpoint, UNSENT_VECTORS,
     budget_bytes, limits,
 };
 use crate::protocol::PacketStream;
@@ -121,6 +121,33 @@ impl ByteStream for TcpBytes {
             self.threshold.set(wanted);
         }
     }
+
+    fn quality(&self) -> LinkQuality {
+        quality(self.stream.as_raw_fd())
+    }
+}
+
+/// What the system knows of a connected socket.
+#[cfg(target_os = "linux")]
+fn quality(socket: std::os::fd::RawFd) -> LinkQuality {
+    // SAFETY: all fields are numbers, for which 0 is a value.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut length = size_of_val(&info) as libc::socklen_t;
+    let address = (&raw mut info).cast();
+    // SAFETY: the socket is open, and the system writes at most `length` bytes to `info`.
+    let refused = unsafe {
+        libc::getsockopt(socket, libc::IPPROTO_TCP, libc::TCP_INFO, address, &raw mut length)
+    };
+    if refused != 0 {
+        return LinkQuality::default();
+    }
+    let (round_trip_micros, resent) = (info.tcpi_rtt.into(), info.tcpi_total_retrans.into());
+    LinkQuality { round_trip_micros, resent }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn quality(_socket: std::os::fd::RawFd) -> LinkQuality {
+    LinkQuality::default()
 }
 
 /// A connection of one rank.
@@ -208,5 +235,23 @@ pub(super) mod tests {
     pub(crate) fn endpoint(peer: Rank, stream: TcpStream) -> Box<dyn RankEndpoint> {
         let stream = LinkSocket::Plain(stream);
         Box::new(TcpEndpoint { connections: vec![TcpConnection { peer, stream, restorer: None }] })
+    }
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_system_knows_the_round_trip_of_a_connection_that_was_used() {
+        use std::io::{Read, Write};
+        let place = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let mut near = TcpStream::connect(place.local_addr().expect("bound")).expect("it listens");
+        let (mut far, _) = place.accept().expect("it comes");
+        for _ in 0..4 {
+            near.write_all(&[1; 100]).expect("open");
+            far.read_exact(&mut [0; 100]).expect("open");
+            far.write_all(&[1; 100]).expect("open");
+            near.read_exact(&mut [0; 100]).expect("open");
+        }
+        let found = quality(near.as_raw_fd());
+        let seconds = found.round_trip_micros as f64 / 1e6;
+        assert!(seconds > 0.0 && seconds < 60.0, "{found:?}");
+        assert_eq!(quality(-1), LinkQuality::default(), "no socket, no answer");
     }
 }

@@ -345,3 +345,28 @@ fn a_transport_is_found_by_its_name() {
     let error = "pigeon".parse::<TransportKind>().expect_err("there is none");
     assert_eq!(error.to_string(), "there is no transport \"pigeon\"; there are: tcp");
 }
+
+/// What waits for a peer that reads nothing is bounded, however fast its sender is.
+#[test]
+fn a_peer_that_reads_nothing_is_lost_when_its_budget_is_full() {
+    let (own, _other) = UnixStream::pair().expect("a socket");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let tasks = LocalSet::new();
+    tasks.block_on(&runtime.expect("a runtime"), async {
+        let route = Route { from: Rank(0), to: Rank(1) };
+        let budget = SendBudget { kept_bytes: 0, unsent_bytes: 4 << 20 };
+        let order = WriteOrder::new(false);
+        let link = StreamLink::new(route, UnixBytes::new(own), &order, budget);
+        let (sink, pool) = (Collector::default(), Pool::new());
+        let receiving =
+            Receiving { limits: limits(Rank(1), Rank(0), LEN, false), pool: pool.clone() };
+        let vector = pool.copy(&vec![1.0; 1 << 18]);
+        for step in 0..8 {
+            link.push(0, Message::new(1, step, 0).with(vector.clone()));
+        }
+        let ended = tokio::time::timeout(PATIENCE, link.run(&receiving, &sink)).await;
+        let told = ended.expect("it does not wait for the peer").to_string();
+        assert!(told.starts_with("it does not read what is sent to it: "), "{told}");
+        assert!(told.ends_with("4194304 may"), "{told}");
+    });
+}

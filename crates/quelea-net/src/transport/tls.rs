@@ -9,6 +9,7 @@ use std::net::TcpStream;
 
 use quelea_core::message::Rank;
 
+use super::LinkQuality;
 use super::stream::ByteStream;
 use super::tcp::TcpBytes;
 use crate::error::NetError;
@@ -220,6 +221,10 @@ impl ByteStream for LinkBytes {
             LinkBytes::Tls(tls) => tls.session.borrow().unopened(),
         };
         self.socket().expect_bytes(missing.saturating_sub(here));
+    }
+
+    fn quality(&self) -> LinkQuality {
+        self.socket().quality()
     }
 }
 

@@ -1,6 +1,7 @@
 //! The secret of a run: knowing it is the right to take part.
 
 use std::fmt;
+use std::io::Read;
 use std::path::Path;
 
 use ring::rand::{SecureRandom, SystemRandom};
@@ -8,6 +9,8 @@ use ring::{digest, hmac};
 
 use crate::error::NetError;
 
+/// The longest file with a secret.
+const SECRET_BYTES: u64 = 64 << 10;
 /// Fewer characters than this can be guessed.
 const LEAST_CHARS: usize = 20;
 
@@ -117,7 +120,13 @@ pub(super) fn read_private(path: &Path) -> Result<String, NetError> {
             return Err(wrong(format!("others may read it (mode {mode:o}); chmod 600 it")));
         }
     }
-    std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))
+    let mut text = String::new();
+    let file = std::fs::File::open(path).map_err(|error| wrong(error.to_string()))?;
+    let read = file.take(SECRET_BYTES + 1).read_to_string(&mut text);
+    match read.map_err(|error| wrong(error.to_string()))? as u64 {
+        0..=SECRET_BYTES => Ok(text),
+        _ => Err(wrong(format!("is longer than {SECRET_BYTES} bytes"))),
+    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// An address at which other machines reach this one, if it has any.
 pub fn own_address() -> Option<IpAddr> {
@@ -13,6 +14,9 @@ pub fn own_address() -> Option<IpAddr> {
     let ip = socket.local_addr().ok()?.ip();
     (!ip.is_loopback() && !ip.is_unspecified()).then_some(ip)
 }
+
+/// How long nothing must have come before a recording ends.
+const QUIET: Duration = Duration::from_millis(200);
 
 /// A recording of all packets from or to one address.
 pub struct Capture {
@@ -43,6 +47,7 @@ impl Capture {
         let seen = Arc::clone(&is_over);
         let thread = std::thread::spawn(move || {
             let (mut all, mut packet) = (Vec::new(), vec![0u8; 1 << 17]);
+            let mut last = Instant::now();
             loop {
                 // SAFETY: the buffer is as long as it is said to be.
                 let count =
@@ -52,8 +57,10 @@ impl Capture {
                     && (packet[12..16] == ip.octets() || packet[16..20] == ip.octets())
                 {
                     all.extend_from_slice(&packet[20..]);
+                    last = Instant::now();
                 }
-                if count <= 0 && seen.load(Ordering::Acquire) {
+                // Others may use the network all the time.
+                if last.elapsed() > QUIET && seen.load(Ordering::Acquire) {
                     // SAFETY: it was opened above and is used nowhere else.
                     unsafe { libc::close(socket) };
                     return all;
@@ -63,7 +70,7 @@ impl Capture {
         Some(Capture { is_over, thread })
     }
 
-    /// What was recorded, up to the first moment without any traffic.
+    /// What was recorded, up to the first moment without any traffic of that address.
     pub fn finish(self) -> Vec<u8> {
         self.is_over.store(true, Ordering::Release);
         self.thread.join().expect("it records")

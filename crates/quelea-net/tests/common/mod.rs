@@ -13,7 +13,7 @@ use quelea_core::options::{Options, Value};
 use quelea_core::problems::Problem;
 use quelea_core::problems::quadratic::{Quadratic, QuadraticOptions};
 use quelea_core::properties::TopologyRequirement;
-use quelea_core::run_spec::RunSpec;
+use quelea_core::run_spec::{MakeTopology, RunSpec};
 use quelea_core::topology::{self, TopologyRequest};
 use quelea_core::view::View;
 use quelea_net::{Coordinator, Gradients, Hosted, NetError, NetOptions, Observer, join};
@@ -28,6 +28,8 @@ pub struct Run {
     pub steps: u64,
     pub dimensions: usize,
     pub bucket_bytes: usize,
+    /// Places for workers that join.
+    pub spare: usize,
 }
 
 impl Run {
@@ -35,7 +37,7 @@ impl Run {
         let algorithm = algorithms::find(algorithm).expect("in the table");
         let properties = (algorithm.properties)(&Options::defaults(algorithm.meta.options));
         let servers = if properties.servers { 2 } else { 0 };
-        Run { algorithm, workers, servers, steps: 20, dimensions: 37, bucket_bytes: 64 }
+        Run { algorithm, workers, servers, steps: 20, dimensions: 37, bucket_bytes: 64, spare: 0 }
     }
 
     pub fn steps(self, steps: u64) -> Run {
@@ -44,7 +46,8 @@ impl Run {
 
     pub fn job(&self) -> Vec<u8> {
         let name = self.algorithm.meta.name;
-        format!("{name} {} {} {}", self.workers, self.steps, self.dimensions).into_bytes()
+        let Run { workers, steps, dimensions, spare, .. } = self;
+        format!("{name} {workers} {steps} {dimensions} {spare}").into_bytes()
     }
 
     pub fn parse(job: &[u8]) -> Run {
@@ -53,27 +56,30 @@ impl Run {
         let name = words.next().expect("a name");
         let mut number = || words.next().and_then(|word| word.parse().ok()).expect("a number");
         let run = Run::of(name, number() as usize).steps(number());
-        Run { dimensions: number() as usize, ..run }
+        Run { dimensions: number() as usize, spare: number() as usize, ..run }
     }
 
     pub fn setup(&self) -> RunSpec {
         let params = Options::defaults(self.algorithm.meta.options);
-        let hosts: Vec<u32> = (0..(self.workers + self.servers) as u32).collect();
-        let ring = || {
+        let hosts: Vec<u32> = (0..(self.workers + self.spare + self.servers) as u32).collect();
+        let ring = |hosts: &[u32]| {
             let ring = topology::find("ring").expect("in the table");
             let params = Options::defaults(ring.meta.options);
-            let hosts = &hosts[..self.workers];
             let request = TopologyRequest { hosts, seed: 1, options: &params, text: None };
             Arc::new(ring.build(&request).expect("any number of workers"))
         };
         let needs_topology =
             (self.algorithm.properties)(&params).topology != TopologyRequirement::Nothing;
-        let view = View::first(
+        let view = View::with_spare_seats(
             self.workers,
+            self.spare,
             self.servers,
             hosts.clone().into(),
-            needs_topology.then(ring),
+            needs_topology.then(|| ring(&hosts[..self.workers])),
         );
+        // Others keep the topology that they have.
+        let rebuilds = needs_topology && self.spare > 0;
+        let make: MakeTopology = Arc::new(move |hosts: &[u32]| Some(ring(hosts)));
         let sgd = optim::find("sgd").expect("in the table");
         let lr = ("lr".to_string(), Value::Number(0.1));
         let sgd_params = sgd.params([lr]).expect("good");
@@ -91,7 +97,7 @@ impl Run {
             steps: self.steps,
             seed: 1,
             view: Arc::new(view),
-            topology: None,
+            topology: rebuilds.then_some(make),
             poison: Default::default(),
         }
     }

@@ -86,8 +86,8 @@ impl Averaging {
             settings.push(format!("algorithm.byzantine={ATTACKERS}"));
         }
         let plan = PreparedRun::new(config(&settings)?)?;
-        let outcome =
-            quelea_sim::simulate(&plan.setup, &*plan.problem, &plan.cluster, &mut Silent)?;
+        let setup = plan.setup.simulated();
+        let outcome = quelea_sim::simulate(&setup, &*plan.problem, &plan.cluster, &mut Silent)?;
         let honest = outcome.ranks[..HONEST].iter().map(|rank| f64::from(rank.params[0]));
         // The mean of the starts is 0, and their mean square 1.
         let error = honest.map(|x| x * x).sum::<f64>() / HONEST as f64;

@@ -142,7 +142,7 @@ fn losses(plan: &PreparedRun, std: f32, seed: u64) -> Result<Vec<f64>, Experimen
     let mut losses =
         Losses { problem: Arc::clone(&plan.problem), steps: plan.setup.steps, losses: Vec::new() };
     let noisy = Noisy { problem: Arc::clone(&plan.problem), std, seed };
-    quelea_sim::simulate(&plan.setup, &noisy, &plan.cluster, &mut losses)?;
+    quelea_sim::simulate(&plan.setup.simulated(), &noisy, &plan.cluster, &mut losses)?;
     Ok(losses.losses)
 }
 

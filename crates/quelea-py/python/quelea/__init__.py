@@ -13,9 +13,25 @@ srun or a Kubernetes indexed job.
 
 from typing import Any
 
-from quelea._core import Error, __version__, algorithms
+from quelea._algorithm import Algorithm, register
+from quelea._core import Average, Context, Error, Exchange, Message, __version__, algorithms
+from quelea._command import main
+from quelea._results import open_run
 
-__all__ = ["Error", "__version__", "algorithms", "simulate"]
+__all__ = [
+    "Algorithm",
+    "Average",
+    "Context",
+    "Error",
+    "Exchange",
+    "Message",
+    "__version__",
+    "algorithms",
+    "main",
+    "open_run",
+    "register",
+    "simulate",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -12,6 +12,9 @@ from quelea._active_run import ActiveRun
 from quelea._core import Error
 from quelea._turn import Turn
 
+#: The most samples of a mini-batch that a record has room for.
+SAMPLES_MAX = 2**32 - 1
+
 
 class BackwardPass:
     """Hands the gradient of a step over to the rank."""
@@ -26,6 +29,9 @@ class BackwardPass:
         self.paused = False
         #: What the script has reported for this step.
         self.loss = math.nan
+        self._samples_reported: int | None = None
+        #: Samples that the model was called with since the last step.
+        self._samples_seen = 0
 
     def attach(self, active: ActiveRun) -> None:
         """Hands gradients over to this run from now on."""
@@ -42,6 +48,21 @@ class BackwardPass:
         self.ready = [False] * len(binding.bucket_of)
         #: How many parameters of each bucket are not ready.
         self.remaining = list(binding.bucket_sizes)
+
+    def report(self, loss: float, samples: int | None) -> None:
+        """The script says what its mini-batch was."""
+        self.loss, self._samples_reported = loss, samples
+
+    def see_inputs(self, inputs: tuple[object, ...]) -> None:
+        """The model is called with these: the first dimension is that of the mini-batch."""
+        first = next((one for one in inputs if isinstance(one, torch.Tensor) and one.dim() > 0), None)
+        if first is not None:
+            self._samples_seen += first.shape[0]
+
+    def _take_samples(self) -> int:
+        reported, seen = self._samples_reported, self._samples_seen
+        self._samples_reported, self._samples_seen = None, 0
+        return min(max(seen if reported is None else int(reported), 0), SAMPLES_MAX)
 
     def accumulated(self, index: int, p: torch.Tensor) -> None:
         """The gradient of a parameter is complete for this backward pass."""
@@ -106,7 +127,7 @@ class BackwardPass:
             active.run.bucket(bucket)
         _checks.check_loss(active.properties, active.algorithm, self.loss)
         loss, self.loss = self.loss, math.nan
-        active.cycle.end_backward(loss)
+        active.cycle.end_backward(loss, self._take_samples())
         active.flat.fetch(grads=active.properties.reads_gradient)
         active.binding.narrow.refresh()
         if active.properties.reads_gradient:

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from quelea import _checks, _optimizers
+from quelea import _checks, _optimizers, _pages
 from quelea._active_run import ActiveRun
 from quelea._backward import BackwardPass
 from quelea._core import Group, Run
 from quelea._flat import layout_of, vector_of
+from quelea._gpu_memory import GpuMemory
 from quelea._narrow import codec_of
 from quelea._params import TrainedParams
 from quelea._settings import WrapSettings
@@ -45,6 +46,7 @@ class Session:
         self.untrained.broadcast(group)
         self.backward = BackwardPass(optimizer, settings.server_optimizer)
         self.step = OptimizerStep(self.backward)
+        self.gpu_memory = GpuMemory(self.trained.device)
         #: Steps of earlier runs of this process, and of the processes that this one resumes.
         self._steps_of_earlier_runs = self._steps_resumed = 0
         self._open(initial)
@@ -80,6 +82,8 @@ class Session:
                 initial=vector_of(initial),
                 state_vectors=len(settings.state),
                 has_velocity=settings.has_velocity,
+                page=None if _pages.live is None else _pages.live.served,
+                records=None if _pages.records is None else str(_pages.records),
             )
 
         codec = codec_of(self.trained.params)
@@ -175,6 +179,7 @@ class Session:
     def _after_step(self, *_: Any) -> None:
         """The optimizer has run."""
         self.step.after()
+        self.gpu_memory.note(self.active.run)
 
     def _any_stepped(self, stepped: torch.optim.Optimizer, *_: Any) -> None:
         """Some optimizer of the process has run."""
@@ -204,7 +209,7 @@ def _params_loaded(module: torch.nn.Module, _keys: Any) -> None:
 
 
 @torch.compiler.disable
-def _before_forward(module: torch.nn.Module, _args: Any) -> None:
+def _before_forward(module: torch.nn.Module, args: Any) -> None:
     """A new forward pass ends the step before it, whether that was taken or not."""
     session = current
     if session is not None and module is session.model and torch.is_grad_enabled():
@@ -213,5 +218,6 @@ def _before_forward(module: torch.nn.Module, _args: Any) -> None:
         active.cycle.start_forward()
         session.step.close_skipped()
         active.binding.narrow.absorb()
+        session.backward.see_inputs(args)
         if active.step_delta is not None:
             active.step_delta.begin()

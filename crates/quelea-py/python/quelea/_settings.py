@@ -46,6 +46,9 @@ def settings_of(
     properties, algorithm = _core.properties(config), config["algorithm"]["name"]
     if not properties.plain_sgd:  # The servers' configuration says that one.
         _optimizers.check_requirement(optimizer, algorithm, properties)
+    if properties.reads_gradient and not properties.servers_optimize:
+        # A gradient scaler finds the infinities that it makes, and skips the step.
+        config.setdefault("trust", {"poison": "ignore"})
     state = _state(properties, algorithm, model, optimizer)
     known = _server_optimizer(properties, algorithm, optimizer, server_optimizer)
     if known is not None:

@@ -72,10 +72,10 @@ class StepCycle:
         self.turn = Turn.BACKWARD
         self.closed_by_forward = False
 
-    def end_backward(self, loss: float) -> None:
-        """The gradient is complete; waits until the optimizer may run."""
+    def end_backward(self, loss: float, samples: int) -> None:
+        """The gradient over so many samples is complete; waits until the optimizer may run."""
         assert self.turn is Turn.BACKWARD, self.turn
-        self.run.gradient(loss)
+        self.run.gradient(loss, samples)
         # A run that ends here has got the whole gradient.
         self.turn = Turn.GRADIENT
         asked = Turn(self.run.wait())

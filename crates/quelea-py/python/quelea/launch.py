@@ -33,6 +33,8 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument(
         "--no-prefix", action="store_true", help="do not prefix lines with the rank"
     )
+    parser.add_argument("--page", metavar="ADDRESS:PORT", help="show the run in a browser")
+    parser.add_argument("--records", metavar="FOLDER", help="write what is measured to this folder")
     parser.add_argument("script", metavar="SCRIPT")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="…")
     given = parser.parse_args(words)
@@ -41,6 +43,10 @@ def main(words: list[str] | None = None) -> int:
     if not given.module and not os.path.exists(given.script):
         parser.error(f"{given.script}: no such file")
     script = (["-m"] if given.module else []) + [given.script, *given.arguments]
+    # What `quelea.torch.init()` reads at rank 0.
+    for name, value in (("QUELEA_PAGE", given.page), ("QUELEA_RECORDS", given.records)):
+        if value is not None:
+            os.environ[name] = value
     return ChildProcesses(
         [sys.executable, "-u", *script], given.processes, not given.no_prefix
     ).run()

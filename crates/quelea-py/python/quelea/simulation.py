@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import tempfile
 import warnings
 from collections import deque
@@ -11,13 +10,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from quelea._pytorch import torch  # isort: skip
 from quelea import _core
+from quelea._algorithm import resolved
 from quelea._batches import to_device
 from quelea._flat import flatten
 from quelea._order import SampleOrder
+from quelea._pages import RunPage
 from quelea._replicas import LANES, Passes, PendingGradient, ReplicaGraphs, WorkerBatch
+from quelea._results import Summary
 
 #: Gradients that are computed together on a GPU, unless the caller chooses.
 TOGETHER = 8
@@ -29,6 +30,7 @@ Measure = Callable[[torch.nn.Module], tuple[float, float | None]]
 Watch = Callable[[int, int, float], None]
 
 
+# long: most of it is its documentation
 def simulate(
     make_model: Callable[[], torch.nn.Module],
     loss: Loss,
@@ -45,12 +47,14 @@ def simulate(
     watch: Watch | None = None,
     out: str | Path | None = None,
     resume: str | Path | None = None,
-) -> dict[str, Any]:
+    page: str | RunPage | None = None,
+) -> Summary:
     """Trains in the virtual cluster, and returns the run's summary.
 
     `config` has the keys of a run file (``{"workers": 16, "steps": 500, "algorithm": {"name":
-    "d-psgd"}, "optimizer": {"name": "sgd", "lr": 0.1}, "cluster": {…}}``), without a task. The
-    optimizer is quelea's own. Worker i has the samples i, i + n, i + 2n, …, in an order that
+    "d-psgd"}, "optimizer": {"name": "sgd", "lr": 0.1}, "cluster": {…}}``), without a task. A class of
+    your own, or an object of it, may take the place of the algorithm's name
+    (``"algorithm": Mine(period=4)``). The optimizer is quelea's own. Worker i has the samples i, i + n, i + 2n, …, in an order that
     depends on the seed alone; with `reshuffle` all samples are distributed over the workers anew in
     every epoch, as PyTorch's DistributedSampler does. `loss(model, batch)` returns the mean loss of
     a batch, whose tensors are on the device; PyTorch's random numbers are seeded for each batch,
@@ -68,6 +72,11 @@ def simulate(
     checkpoints, it continues from the newest one, there unless `out` is another folder; all other
     arguments must be as they were, but `config` may have more steps.
 
+    With `page`, an address such as ``"127.0.0.1:8600"`` or a page of before, the run is shown in a
+    browser while it lasts. The summary is a dictionary that a notebook shows as a table with plots; with `out`,
+    ``summary.show()`` shows the page of the run, and ``pandas.DataFrame(summary.records())`` has its
+    records.
+
     >>> import torch, quelea
     >>> points = torch.linspace(-1, 1, 64)
     >>> dataset = [(x.view(1), 3 * x.view(1)) for x in points]
@@ -81,14 +90,17 @@ def simulate(
     >>> summary["loss"] < 0.01, 1.0 <= summary["clock_seconds"] < 1.2
     (True, True)
     """
+    if "algorithm" in config:
+        config = {**config, "algorithm": resolved(config["algorithm"])}
     continues = _continues(out, resume)
     order = SampleOrder(len(dataset), config, batch, reshuffle)
     workers = _VirtualWorkers(Passes(make_model().to(device), loss), dataset, order, collate, watch)
     workers.choose_batches(together, graph)
     workers.measure = evaluate or workers.mean_loss
     with tempfile.TemporaryDirectory() as folder:
-        place = out if out is not None or continues else Path(folder) / "run"
-        return workers.train(config, place, resume)
+        keep = out is not None or continues
+        place = out if keep else Path(folder) / "run"
+        return Summary(workers.train(config, place, resume, page), keep)
 
 
 def _continues(out: str | Path | None, resume: str | Path | None) -> bool:
@@ -145,19 +157,28 @@ class _VirtualWorkers:
             self.replicas = ReplicaGraphs(self.passes, self.kept, most)
 
     def train(
-        self, config: dict[str, Any], out: str | Path | None, resume: str | Path | None
-    ) -> dict[str, Any]:
-        """Runs the virtual cluster with these workers, and returns the run's summary."""
-        folder = _core.simulate(
-            config,
-            [(name, list(p.shape)) for name, p in self.passes.named],
-            self.flat.tolist(),
-            self,
-            out=None if out is None else str(out),
-            resume=None if resume is None else str(resume),
-        )
-        summary: dict[str, Any] = json.loads((Path(folder) / "summary.json").read_text())
-        return summary
+        self,
+        config: dict[str, Any],
+        out: str | Path | None,
+        resume: str | Path | None,
+        page: str | RunPage | None,
+    ) -> Path:
+        """Runs the virtual cluster with these workers, and returns where the files of the run are."""
+        shown = RunPage(page) if isinstance(page, str) else page
+        try:
+            folder = _core.simulate(
+                config,
+                [(name, list(p.shape)) for name, p in self.passes.named],
+                self.flat.tolist(),
+                self,
+                out=None if out is None else str(out),
+                resume=None if resume is None else str(resume),
+                page=None if shown is None else shown.served,
+            )
+        finally:
+            if shown is not None and shown is not page:
+                shown.close()
+        return Path(folder)
 
     def gradient(self, rank: int, step: int, params: int, grad: int) -> tuple[float, int]:
         """Computes one gradient, from and into memory that Rust owns."""

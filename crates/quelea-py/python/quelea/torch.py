@@ -17,12 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
-
-from quelea import _failure, _session, _tensor_mesh
+from quelea._pytorch import torch  # isort: skip
+from quelea import _failure, _pages, _session, _tensor_mesh
+from quelea._algorithm import Algorithm, resolved
 from quelea._core import Error, Group
+from quelea._progress import global_step, page, report_loss
 from quelea._schedulers import GlobalScheduler
 from quelea._settings import settings_of
 from quelea._tensor_calls import (
@@ -73,6 +75,7 @@ __all__ = [
     "neighbor_allreduce_nonblocking",
     "no_sync",
     "out_neighbor_ranks",
+    "page",
     "poll",
     "rank",
     "report_loss",
@@ -99,11 +102,21 @@ Model = TypeVar("Model", bound=torch.nn.Module)
 _group: Group | None = None
 
 
-def init(timeout: float = 60.0, *, insecure: bool = False) -> None:
+def init(
+    timeout: float = 60.0,
+    *,
+    insecure: bool = False,
+    page: str | None = None,
+    records: str | Path | None = None,
+) -> None:
     """Finds the other processes of this launch; a process without a launcher is a group of one.
 
     Launchers: ``python -m quelea.launch``, torchrun, mpirun, srun, Kubernetes. All must call it within
     `timeout` seconds. Several machines need ``QUELEA_SECRET``, or `insecure` for plain connections.
+
+    With `page`, an address such as ``"127.0.0.1:8600"`` (or ``QUELEA_PAGE``), rank 0 shows the runs
+    of this process in a browser. With `records` (or ``QUELEA_RECORDS``) it writes what is measured to
+    that folder, for `quelea.open_run` and ``quelea page``; a second run there replaces the first.
 
     >>> import quelea.torch as quelea
     >>> quelea.init()
@@ -114,6 +127,7 @@ def init(timeout: float = 60.0, *, insecure: bool = False) -> None:
     if _group is not None:
         raise Error("init() was called before: call it once")
     _group = Group(timeout, insecure)
+    _pages.begin(_group.rank, page, records)
     _failure.watch(_fail, shutdown)
 
 
@@ -182,7 +196,7 @@ def barrier(timeout: float = 1800.0) -> None:
 def wrap(
     model: Model,
     optimizer: torch.optim.Optimizer,
-    algorithm: str = "allreduce",  # names: default
+    algorithm: str | Algorithm | type[Algorithm] = "allreduce",  # names: default
     *,
     topology: str | dict[str, Any] | None = None,
     codec: str | dict[str, Any] | None = None,
@@ -190,18 +204,20 @@ def wrap(
     servers: int = 1,
     bucket_mb: float = 25.0,
     seed: int = 1,
+    poison: str | None = None,
     **parameters: Any,
 ) -> Model:
     """Trains `model` together with all other processes; returns the same model.
 
-    `algorithm` is a name from ``quelea.algorithms()``, and `parameters` are its options, as in
-    ``wrap(model, optimizer, "aladdin", alpha=0.5, period=4)``. `topology` selects who mixes with
-    whom in gossip algorithms, `codec` how vectors are encoded; each is a name or a dictionary with
-    ``name`` and further keys. Where servers run the optimizer, they use `server_optimizer`, or the
-    equivalent of `optimizer` (SGD, Adam and AdamW); the learning rate is that of rank 0's
-    `optimizer` in either case.
+    `algorithm` is a name from ``quelea.algorithms()``, and `parameters` are its options, as in ``wrap(model,
+    optimizer, "aladdin", alpha=0.5)``; or a class of your own, or an object of it. `topology` selects who mixes
+    with whom in gossip algorithms, `codec` how vectors are encoded; each is a name or a dictionary with
+    ``name`` and further keys. Where servers run the optimizer, they use `server_optimizer`, or the equivalent
+    of `optimizer` (SGD, Adam and AdamW), with rank 0's learning rate. All start from rank 0's parameters.
 
-    All ranks start from rank 0's parameters and buffers.
+    `poison` says what happens when a rank sends NaN, infinities or absurd magnitudes: ``"stop"``, ``"drop"``,
+    ``"refuse"`` or ``"ignore"``. Where ranks send each other gradients the default is ``"ignore"``, because a
+    ``GradScaler`` finds infinities there and skips the step; elsewhere it is ``"stop"``.
 
     >>> import torch, quelea.torch as quelea
     >>> quelea.init()
@@ -221,11 +237,12 @@ def wrap(
     config = {
         "seed": seed,
         "workers": group.world_size,
-        "algorithm": {"name": algorithm, **parameters},
+        "algorithm": resolved({"name": algorithm, **parameters}),
         "topology": _named(topology),
         "codec": _named(codec),
         "buckets": {"size_mb": bucket_mb},
         "cluster": {"servers": servers},
+        "trust": {"poison": poison} if poison is not None else None,
     }
     settings = settings_of(config, model, optimizer, server_optimizer)
     _session.current = _session.Session(group, model, optimizer, settings)
@@ -261,44 +278,6 @@ def no_sync() -> Iterator[None]:
         yield
     finally:
         backward.paused = before
-
-
-def global_step() -> int:
-    """The step at which the ranks are on average, as far as this one knows; it never falls.
-
-    In asynchronous algorithms that is the number of gradients of all ranks, divided by the number
-    of ranks; elsewhere it is this rank's own step.
-
-    >>> import torch, quelea.torch as quelea
-    >>> quelea.init()
-    >>> model = torch.nn.Linear(2, 1)
-    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    >>> model = quelea.wrap(model, optimizer, "ad-psgd")
-    >>> quelea.global_step()
-    0
-    >>> model(torch.ones(4, 2)).sum().backward()
-    >>> optimizer.step()
-    >>> quelea.global_step()
-    1
-    """
-    return _wrapped("global_step()").global_step
-
-
-def report_loss(loss: float | torch.Tensor) -> None:
-    """Reports the loss of this step, for algorithms that use it.
-
-    >>> import torch, quelea.torch as quelea
-    >>> quelea.init()
-    >>> model = torch.nn.Linear(2, 1)
-    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    >>> model = quelea.wrap(model, optimizer, "gossip-aga")
-    >>> loss = model(torch.ones(1, 2)).square().sum()
-    >>> quelea.report_loss(loss)
-    >>> loss.backward()
-    >>> optimizer.step()
-    """
-    value = loss.detach() if isinstance(loss, torch.Tensor) else loss
-    _wrapped("report_loss()").backward.loss = float(value)
 
 
 @contextmanager

@@ -68,8 +68,9 @@ pub fn start(checkpoint: &Checkpoint, prepared: &PreparedRun) -> Result<ResumePo
         );
         return Err(RequestError::field("steps", prepared.setup.steps, problem));
     }
-    let as_many = (manifest.workers, manifest.servers)
-        == (prepared.config.workers, prepared.config.servers());
+    let config = &prepared.config;
+    let as_many = (manifest.workers, manifest.seats(), manifest.servers)
+        == (config.workers, config.seats(), config.servers());
     let keeps_members = manifest.changes.is_empty() || !checkpoint.refills;
     let same = as_many && keeps_members;
     let now = Time::from_seconds(manifest.clock_seconds);
@@ -127,7 +128,7 @@ fn resized(
 ) -> Result<Vec<RankCheckpoint>, RequestError> {
     let damaged = |what: &str| RequestError::Conflict(format!("the checkpoint lacks {what}"));
     let (properties, old) = (prepared.setup.properties(), &checkpoint.manifest);
-    let (all_workers, servers) = checkpoint.parts.split_at(old.workers);
+    let (all_workers, servers) = checkpoint.parts.split_at(old.seats());
     let living = all_workers.iter().filter(|part| !part.report.lost);
     let workers = &living.cloned().collect::<Vec<_>>()[..];
     let len = prepared.setup.layout.len();
@@ -171,6 +172,7 @@ fn resized(
         common.part(shard, step, properties.optimizer == OptimizerSite::Servers)
     });
     let mut parts = vec![of_worker; prepared.config.workers];
+    parts.resize(prepared.config.seats(), RankCheckpoint::default());
     parts.extend(of_server);
     for (index, part) in checkpoint.parts.iter().enumerate() {
         let place = index % prepared.config.workers;
@@ -199,7 +201,7 @@ impl Common {
             let held = if optimizes { whole[range.clone()].to_vec() } else { Vec::new() };
             state.vectors.insert(name.clone(), held);
         }
-        RankCheckpoint { state, report: RankReport::default() }
+        RankCheckpoint { state, ..RankCheckpoint::default() }
     }
 }
 

@@ -83,11 +83,18 @@ impl From<&SavedChange> for ViewChange {
     }
 }
 
+/// More places for workers to come than any run has.
+const SPARE_MAX: usize = 100_000;
+
 /// Whether the changes that a manifest lists can be: views are numbered from 1, those depart who take
 /// part, those join who have departed, and a worker is always left.
 pub(super) fn check(manifest: &Manifest) -> Result<(), String> {
-    let ranks = manifest.workers.saturating_add(manifest.servers);
-    let mut gone = BTreeSet::new();
+    let ranks = manifest.seats().saturating_add(manifest.servers);
+    if manifest.seats() - manifest.workers > SPARE_MAX {
+        return Err(format!("`seats` = {} is more than any run has", manifest.seats));
+    }
+    let mut gone: BTreeSet<u32> =
+        (manifest.workers..manifest.seats()).map(|rank| rank as u32).collect();
     for (place, change) in manifest.changes.iter().enumerate() {
         if change.number as usize != place + 1 {
             return Err(format!("`changes` has view {} at place {}", change.number, place + 1));
@@ -102,8 +109,8 @@ pub(super) fn check(manifest: &Manifest) -> Result<(), String> {
             return Err(format!("`changes` lets rank {rank} join, which had not departed"));
         }
     }
-    let workers = gone.iter().filter(|rank| (**rank as usize) < manifest.workers).count();
-    if workers > 0 && workers >= manifest.workers {
+    let workers = gone.iter().filter(|rank| (**rank as usize) < manifest.seats()).count();
+    if workers > 0 && workers >= manifest.seats() {
         return Err("`changes` leaves no worker".to_string());
     }
     Ok(())

@@ -55,7 +55,7 @@ pub fn from_bytes(bytes: &[u8]) -> Result<RankCheckpoint, String> {
             (other, _) => return Err(format!("`{name}` is of type {other:?}")),
         }
     }
-    Ok(RankCheckpoint { state, report: totals(&report) })
+    Ok(RankCheckpoint { state, report: totals(&report), ..RankCheckpoint::default() })
 }
 
 /// Real numbers as their bits.
@@ -129,7 +129,7 @@ mod tests {
             facts,
             ..RankReport::default()
         };
-        let part = RankCheckpoint { state, report };
+        let part = RankCheckpoint { state, report, ..RankCheckpoint::default() };
         let read = from_bytes(&to_bytes(&part).expect("written")).expect("read");
         let bits = |part: &RankCheckpoint| -> Vec<u32> {
             part.state.vectors["a"].iter().map(|x| x.to_bits()).collect()

@@ -1,7 +1,6 @@
 //! Finds the newest checkpoint that is whole.
 
-use std::fs::{self, File};
-use std::io::Read;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use quelea_core::node::MODEL;
@@ -11,7 +10,13 @@ use sha2::{Digest, Sha256};
 use super::{FOLDER, FORMAT, MANIFEST, Manifest, SUMS, hex, membership, name, part, step_of};
 use crate::config::source::ConfigSetting;
 use crate::error::RequestError;
+use crate::files::limited::read_limited;
+use crate::memory;
 
+/// Vectors of the model's length that a rank's state has at most.
+const STATE_VECTORS: u64 = 96;
+/// What all else in a rank's state may have, in bytes.
+const STATE_NUMBERS: u64 = 16 << 20;
 /// The longest manifest, and the longest list of sums.
 const TEXT_BYTES: u64 = 64 << 20;
 
@@ -128,17 +133,18 @@ fn load(folder: &Path) -> Result<(Manifest, Vec<RankCheckpoint>), String> {
         .filter_map(|line| line.split_once("  "))
         .map(|(sum, name)| (name, sum))
         .collect();
-    let checked = |name: &str| -> Result<Vec<u8>, String> {
+    let checked = |name: &str, most: u64| -> Result<Vec<u8>, String> {
         let listed = sums.iter().find(|(listed, _)| *listed == name);
         let (_, sum) = listed.ok_or_else(|| format!("{SUMS} does not list {name}"))?;
-        let bytes = fs::read(folder.join(name)).map_err(|error| format!("{name}: {error}"))?;
+        let bytes = read_limited(&folder.join(name), most);
+        let bytes = bytes.map_err(|error| format!("{name}: {error}"))?;
         if hex(&Sha256::digest(&bytes)) == *sum {
             Ok(bytes)
         } else {
             Err(format!("{name} has another SHA-256 than {SUMS} says"))
         }
     };
-    let manifest = checked(MANIFEST)?;
+    let manifest = checked(MANIFEST, TEXT_BYTES)?;
     let manifest: Manifest =
         serde_json::from_slice(&manifest).map_err(|error| format!("{MANIFEST}: {error}"))?;
     if manifest.format != FORMAT {
@@ -148,24 +154,30 @@ fn load(folder: &Path) -> Result<(Manifest, Vec<RankCheckpoint>), String> {
     let listed = sums.iter().filter(|(name, _)| name.starts_with("rank-")).count();
     check_manifest(&manifest, listed).map_err(|why| format!("{MANIFEST}: {why}"))?;
     let lost = |rank: usize| manifest.departed().find(|departed| departed.rank as usize == rank);
+    // What this machine cannot hold is refused before it is read, and what no rank has too.
+    let available = memory::available().map_or(u64::MAX, |bytes| bytes as u64);
+    let longest = (4 * STATE_VECTORS).saturating_mul(manifest.dimensions as u64);
+    let longest = longest.saturating_add(STATE_NUMBERS).min(available);
     let part = |rank: usize| {
         if let Some(departed) = lost(rank) {
             return Ok(departed.part());
         }
         let name = format!("rank-{rank}.safetensors");
-        let bytes = checked(&name)?;
+        let bytes = checked(&name, longest)?;
         let part = part::from_bytes(&bytes).and_then(|part| {
             check_part(&part, manifest.dimensions)?;
             Ok(part)
         });
         part.map_err(|why| format!("{name}: {why}"))
     };
-    let parts = (0..manifest.workers + manifest.servers).map(part).collect::<Result<_, _>>()?;
+    let parts = (0..manifest.seats() + manifest.servers).map(part).collect::<Result<_, _>>()?;
     Ok((manifest, parts))
 }
 
 /// More steps than any run takes, so that sums of them are numbers.
 const STEPS_MAX: u64 = 1 << 48;
+/// More samples or bytes than any run has; sums over all ranks are numbers.
+const COUNT_MAX: u64 = 1 << 56;
 /// More seconds than any run takes.
 const SECONDS_MAX: f64 = 1e12;
 
@@ -174,7 +186,7 @@ fn check_manifest(manifest: &Manifest, files: usize) -> Result<(), String> {
     let Manifest { workers, servers, step, clock_seconds, .. } = manifest;
     membership::check(manifest)?;
     let lost = manifest.departed().count();
-    if *workers == 0 || workers.checked_add(*servers) != files.checked_add(lost) {
+    if *workers == 0 || manifest.seats().checked_add(*servers) != files.checked_add(lost) {
         return Err(format!(
             "`workers` = {workers} and `servers` = {servers}, but there are files of {files} ranks"
         ));
@@ -207,6 +219,16 @@ fn check_part(part: &RankCheckpoint, dimensions: usize) -> Result<(), String> {
         }
     }
     let report = &part.report;
+    let counts = [
+        ("steps", report.steps),
+        ("samples", report.samples),
+        ("bytes_sent", report.bytes_sent),
+        ("bytes_received", report.bytes_received),
+        ("messages_sent", report.messages_sent),
+    ];
+    if let Some((name, value)) = counts.iter().find(|(_, value)| *value > COUNT_MAX) {
+        return Err(format!("`report.{name}` = {value} is more than any run has"));
+    }
     let seconds = [
         ("compute_seconds", report.compute_seconds),
         ("exposed_seconds", report.exposed_seconds),
@@ -219,11 +241,9 @@ fn check_part(part: &RankCheckpoint, dimensions: usize) -> Result<(), String> {
 }
 
 fn text(path: &Path) -> Result<String, String> {
-    let file = File::open(path).map_err(|error| format!("cannot be read: {error}"))?;
-    let mut text = String::new();
-    let read = file.take(TEXT_BYTES).read_to_string(&mut text);
-    read.map_err(|error| format!("cannot be read: {error}"))?;
-    Ok(text)
+    let bytes =
+        read_limited(path, TEXT_BYTES).map_err(|error| format!("cannot be read: {error}"))?;
+    String::from_utf8(bytes).map_err(|_| "is not text".to_string())
 }
 
 #[cfg(test)]
@@ -241,6 +261,7 @@ mod tests {
             step: 3,
             clock_seconds: 1.5,
             workers: 1,
+            seats: 0,
             servers: 0,
             changes: Vec::new(),
             dimensions: 4,
@@ -305,6 +326,10 @@ mod tests {
         refused(
             |_, part| part.report = RankReport { exposed_seconds: -1.0, ..RankReport::default() },
             "`report.exposed_seconds` = -1",
+        );
+        refused(
+            |_, part| part.report = RankReport { steps: u64::MAX, ..RankReport::default() },
+            "`report.steps` = 18446744073709551615",
         );
     }
 }

@@ -54,7 +54,7 @@ enum SaveMessage {
 impl Saver {
     /// Writes into the run's `folder`. `manifest` is what all checkpoints have in common.
     pub fn new(folder: &Path, manifest: Manifest, keep: Keep) -> Saver {
-        let (parts, words) = sync_channel(3 * (manifest.workers + manifest.servers) + 8);
+        let (parts, words) = sync_channel(3 * (manifest.seats() + manifest.servers) + 8);
         let (told, written) = channel();
         let folder = folder.join(FOLDER);
         let mut writer = CheckpointWriter {

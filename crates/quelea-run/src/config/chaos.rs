@@ -23,6 +23,11 @@ pub const KEYS: &[OptionSpec] = &[
     },
     OptionSpec { name: "leaves", kind: OptionKind::Flag(true), help: "workers leave with notice" },
     OptionSpec {
+        name: "joins",
+        kind: OptionKind::Flag(false),
+        help: "workers join in the place of those who were lost or have left; they may be lost again",
+    },
+    OptionSpec {
         name: "pauses",
         kind: OptionKind::Flag(true),
         help: "ranks stand still for a while",
@@ -56,6 +61,7 @@ pub fn add(options: &Options, seed: u64, target: ChaosTarget, faults: &mut Fault
         mean_ms: options.real("mean_ms"),
         crashes: options.flag("crashes"),
         leaves: options.flag("leaves"),
+        joins: options.flag("joins"),
         pauses: options.flag("pauses"),
         links: options.flag("links"),
         control: options.flag("control"),
@@ -65,6 +71,7 @@ pub fn add(options: &Options, seed: u64, target: ChaosTarget, faults: &mut Fault
     let drawn = chaos.draw(seed, target);
     faults.crashes.extend(drawn.crashes);
     faults.leaves.extend(drawn.leaves);
+    faults.joins.extend(drawn.joins);
     faults.pauses.extend(drawn.pauses);
     faults.partitions.extend(drawn.partitions);
     faults.pair_partitions.extend(drawn.pair_partitions);

@@ -75,10 +75,12 @@ pub fn refused(error: quelea_sim::ClusterError) -> RequestError {
     RequestError::field(format!("cluster.{}", error.field), error.value, error.allowed)
 }
 
-/// The host of every rank: workers in blocks, servers after them unless they are placed.
+/// The host of every rank: workers in blocks, servers after them unless they are placed. Workers in `spare`
+/// places come from hosts of their own.
 pub fn placement(
     values: &SectionValues,
     workers: usize,
+    spare: usize,
     servers: usize,
 ) -> Result<Vec<u32>, RequestError> {
     let hosts = match values.options.whole("hosts") as usize {
@@ -96,7 +98,8 @@ pub fn placement(
     } else {
         server_hosts(placed, hosts, servers)?
     };
-    Ok(of_worker.chain(of_servers).collect())
+    let of_spare = (hosts + servers..hosts + servers + spare).map(|host| host as u32);
+    Ok(of_worker.chain(of_spare).chain(of_servers).collect())
 }
 
 fn server_hosts(placed: &[f64], hosts: usize, servers: usize) -> Result<Vec<u32>, RequestError> {

@@ -158,8 +158,13 @@ pub fn read(table: &Table) -> Result<Faults, RequestError> {
     })
 }
 
-/// Refuses faults of ranks that do not exist.
-pub fn check_ranks(values: &SectionValues, ranks: usize) -> Result<(), RequestError> {
+/// Refuses faults of ranks that do not exist: there are so many places for workers, then servers.
+pub fn check_ranks(
+    values: &SectionValues,
+    seats: usize,
+    servers: usize,
+) -> Result<(), RequestError> {
+    let ranks = seats + servers;
     let faults = values.inside("faults");
     let lists = [
         ("crashes", CRASH),
@@ -178,7 +183,11 @@ pub fn check_ranks(values: &SectionValues, ranks: usize) -> Result<(), RequestEr
             let whole = |key: &&str| entry.written.get(*key).and_then(Value::as_integer);
             let beyond = |key: &&str| whole(key).is_some_and(|rank| rank >= ranks as i64);
             if let Some(key) = ["rank", "peer", "from", "to"].iter().find(|key| beyond(key)) {
-                let problem = format!("there are {ranks} ranks, numbered from 0");
+                let hint = match name {
+                    "joins" => "; `membership.max_workers` makes room for more workers",
+                    _ => "",
+                };
+                let problem = format!("there are {ranks} ranks, numbered from 0{hint}");
                 return Err(entry.refusal(key, problem));
             }
         }

@@ -17,7 +17,7 @@ impl Config {
         if self.cluster.options.whole("hosts") == 0 {
             cluster.insert("hosts".to_string(), json!(self.workers));
         }
-        if let Ok(hosts) = cluster::placement(&self.cluster, self.workers, self.servers()) {
+        if let Ok(hosts) = cluster::placement(&self.cluster, self.workers, 0, self.servers()) {
             cluster.insert("server_hosts".to_string(), json!(hosts[self.workers..]));
         }
         let mut config = Map::new();

@@ -6,6 +6,12 @@ pub use toml::Table;
 use toml::Value;
 
 use crate::error::RequestError;
+use crate::files::limited::read_limited;
+
+/// The longest run file, and the longest summary.
+const FILE_BYTES: u64 = 64 << 20;
+/// The longest file of a topology.
+pub const TOPOLOGY_BYTES: u64 = 256 << 20;
 
 /// One `--set`, taken apart.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,7 +26,7 @@ pub struct ConfigSetting {
 pub fn read(path: &Path) -> Result<Table, RequestError> {
     let is_summary = path.extension().is_some_and(|extension| extension == "json");
     let parse = if is_summary { parse_summary } else { parse };
-    read_text(path)
+    read_text(path, FILE_BYTES)
         .and_then(|text| parse(&text))
         .map_err(|problem| RequestError::file(path, problem))
 }
@@ -34,15 +40,46 @@ fn parse_summary(text: &str) -> Result<Table, String> {
     serde_json::from_value(config).map_err(|error| format!("`config` is not a table: {error}"))
 }
 
-/// Reads a text file; the error says why it cannot be read.
-pub fn read_text(path: &Path) -> Result<String, String> {
-    let bytes = std::fs::read(path).map_err(|error| why(&error))?;
+/// Reads a text file of at most `most` bytes; the error says why it cannot be read.
+pub fn read_text(path: &Path, most: u64) -> Result<String, String> {
+    let bytes = read_limited(path, most).map_err(|error| why(&error))?;
     String::from_utf8(bytes).map_err(|_| "is not a text file".to_string())
 }
 
 /// Reads a run file's text; the error says where it stops being TOML.
 pub fn parse(text: &str) -> Result<Table, String> {
+    check_depth(text)?;
     text.parse::<Table>().map_err(|error| format!("is not TOML: {}", error.to_string().trim_end()))
+}
+
+/// Tables and lists inside each other, and parts of a dotted key: more than any key of a run has.
+const DEPTH_MAX: usize = 32;
+
+/// Refuses text that nests without end: reading it takes time that grows with the square of the depth.
+fn check_depth(text: &str) -> Result<(), String> {
+    let (mut depth, mut dots) = (0usize, 0usize);
+    let mut quote = None;
+    let mut is_comment = false;
+    for (place, byte) in text.bytes().enumerate() {
+        match (byte, quote) {
+            (b'\n', _) => (is_comment, quote, dots) = (false, None, 0),
+            _ if is_comment => {}
+            (byte, Some(open)) if byte == open => quote = None,
+            (_, Some(_)) => {}
+            (b'"' | b'\'', None) => quote = Some(byte),
+            (b'#', None) => is_comment = true,
+            (b'[' | b'{', None) => depth += 1,
+            (b']' | b'}', None) => depth = depth.saturating_sub(1),
+            (b'.', None) => dots += 1,
+            (b'=' | b',', None) => dots = 0,
+            _ => {}
+        }
+        if depth > DEPTH_MAX || dots > DEPTH_MAX {
+            let line = 1 + text.as_bytes()[..place].iter().filter(|byte| **byte == b'\n').count();
+            return Err(format!("line {line} nests more than {DEPTH_MAX} deep"));
+        }
+    }
+    Ok(())
 }
 
 /// What an error of the system means, in words that a person would use.
@@ -70,6 +107,10 @@ pub fn setting(given: &str) -> Result<ConfigSetting, RequestError> {
         return Err(refuse("the key has an empty part; write it as in optimizer.lr"));
     }
     let text = text.trim();
+    if path.len() > DEPTH_MAX {
+        return Err(refuse(&format!("the key has {} parts", path.len())));
+    }
+    check_depth(text).map_err(|problem| refuse(&problem))?;
     let value = match format!("value = {text}").parse::<Table>() {
         Ok(mut table) if table.len() == 1 => {
             table.remove("value").unwrap_or_else(|| Value::String(text.to_string()))
@@ -141,6 +182,23 @@ mod tests {
         let message = setting("workers=99999999999999999999").expect_err("refused").to_string();
         assert!(message.contains("the number is too large"), "{message}");
         assert_eq!(value("algorithm.name=99-red"), Value::String("99-red".into()));
+    }
+
+    #[test]
+    fn what_nests_without_end_is_refused_before_it_is_read() {
+        for open in ["[", "a = {", "a."] {
+            let text = format!("a = 1\nb = {}", open.repeat(1_000_000));
+            assert_eq!(parse(&text), Err("line 2 nests more than 32 deep".to_string()));
+            let told =
+                setting(&format!("x={}", open.repeat(100))).expect_err("too deep").to_string();
+            assert!(told.contains("nests more than 32 deep"), "{told}");
+        }
+        let told = setting(&format!("{}b=1", "a.".repeat(100))).expect_err("too deep").to_string();
+        assert!(told.contains("the key has 101 parts"), "{told}");
+        // Brackets and dots in texts and comments, and many beside each other, are none.
+        let flat =
+            format!("a = \"{0}\" # {0}\nb = [{1}]\n", "[.".repeat(100), "[0.5], ".repeat(1000));
+        assert_eq!(parse(&flat).expect("good")["b"].as_array().map(Vec::len), Some(1000));
     }
 
     #[test]

@@ -43,7 +43,7 @@ impl Salvaged<'_> {
         let (layers, buffers) = (&self.prepared.setup.layout.tensors, buffers.unwrap_or_default());
         let export = model.as_deref().map(|model| Export { model, layers, buffers: &buffers });
         let name = |one: &SalvagedModel| {
-            let workers = self.prepared.config.workers;
+            let workers = self.prepared.setup.seats();
             let rank = one.rank.index();
             if one.is_server {
                 format!("server.{}", rank - workers)

@@ -1,6 +1,6 @@
 //! Reads `records.jsonl` back: one line, one record.
 
-use quelea_record::{AwaitedRank, FactKind, LinkTotal, Record, RecordKind};
+use quelea_record::{AwaitedRank, FactKind, LinkTotal, ProcessMemory, Record, RecordKind};
 use serde::Deserialize;
 
 /// Every key that a line can have. Names of kinds need no memory of their own.
@@ -29,8 +29,11 @@ struct Line<'a> {
     number: Option<u32>,
     updates: Option<u64>,
     gradients: Option<u64>,
+    sender: Option<u64>,
     awaiting: Option<Vec<AwaitedLine>>,
-    links: Option<Vec<[u64; 5]>>,
+    links: Option<Vec<Vec<u64>>>,
+    resident_bytes: Option<u64>,
+    gpu_bytes: Option<u64>,
     distance: Option<f64>,
     error: Option<f64>,
 }
@@ -80,17 +83,23 @@ fn event(line: Line<'_>) -> Option<RecordKind> {
         },
         "checkpoint" => RecordKind::Checkpoint { failure: line.failure },
         "lost" => RecordKind::Lost,
+        "left" => RecordKind::Left,
+        "joined" => RecordKind::Joined,
         "view" => RecordKind::View { number: line.number? },
         "deviation" => {
             RecordKind::Deviation { distance: real(line.distance), error: real(line.error) }
         }
         "account" => RecordKind::Account {
             awaiting: line.awaiting.unwrap_or_default().into_iter().map(awaited).collect(),
-            links: line.links.unwrap_or_default().into_iter().map(link).collect(),
+            links: line.links.unwrap_or_default().iter().map(|link| link_total(link)).collect(),
+            memory: ProcessMemory {
+                resident_bytes: line.resident_bytes.unwrap_or(0),
+                gpu_bytes: line.gpu_bytes.unwrap_or(0),
+            },
         },
         fact => {
             let kind = FactKind::find(fact)?;
-            let number = line.updates.or(line.gradients).unwrap_or(1);
+            let number = line.updates.or(line.gradients).or(line.sender).unwrap_or(1);
             RecordKind::Measured { kind, number }
         }
     })
@@ -100,8 +109,18 @@ fn awaited(line: AwaitedLine) -> AwaitedRank {
     AwaitedRank { rank: line.rank, what: line.what }
 }
 
-fn link([peer, sent, received, bytes_sent, bytes_received]: [u64; 5]) -> LinkTotal {
-    LinkTotal { peer: peer as u32, sent, received, bytes_sent, bytes_received }
+/// Lines of earlier versions have fewer numbers.
+fn link_total(numbers: &[u64]) -> LinkTotal {
+    let number = |place: usize| numbers.get(place).copied().unwrap_or(0);
+    LinkTotal {
+        peer: number(0) as u32,
+        sent: number(1),
+        received: number(2),
+        bytes_sent: number(3),
+        bytes_received: number(4),
+        round_trip_micros: number(5),
+        resent: number(6),
+    }
 }
 
 #[cfg(test)]
@@ -114,8 +133,8 @@ mod tests {
     #[test]
     fn every_record_is_read_back_as_it_was_written() {
         let awaiting = vec![AwaitedRank { rank: 3, what: "a \"chunk\"".into() }];
-        let links =
-            vec![LinkTotal { peer: 1, sent: 2, received: 3, bytes_sent: 4, bytes_received: 5 }];
+        let links = vec![link_total(&[1, 2, 3, 4, 5, 6, 7])];
+        let memory = ProcessMemory { resident_bytes: 8, gpu_bytes: 9 };
         let mut events = vec![
             RecordKind::Step { loss: 0.1, samples: 7, compute: 1e-9, exposed: 2.5, waiting: 0.0 },
             RecordKind::Compute { seconds: 0.5 },
@@ -125,13 +144,18 @@ mod tests {
             RecordKind::Workers { loss: [1.0, 2.0], accuracy: Some([0.5, 0.25]) },
             RecordKind::Checkpoint { failure: Some("disk \"full\"".into()) },
             RecordKind::Checkpoint { failure: None },
-            RecordKind::Account { awaiting, links },
+            RecordKind::Account { awaiting, links, memory },
             RecordKind::Deviation { distance: 0.5, error: 0.01 },
             RecordKind::Lost,
+            RecordKind::Left,
+            RecordKind::Joined,
             RecordKind::View { number: 2 },
         ];
         let facts = FACTS.into_iter();
-        events.extend(facts.map(|kind| RecordKind::Measured { kind, number: 1 }));
+        events.extend(facts.map(|kind| RecordKind::Measured {
+            kind,
+            number: if kind.number.is_some() { 5 } else { 1 },
+        }));
         for event in events {
             let record = Record { t: 0.1 + 0.2, rank: 3, step: 7, event };
             let mut bytes = Vec::new();

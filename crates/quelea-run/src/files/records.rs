@@ -2,10 +2,13 @@
 
 use std::io::{self, BufRead, Write};
 
-use quelea_record::{AwaitedRank, FactKind, LinkTotal, Record, RecordKind, ResumePoint};
+use quelea_record::{
+    AwaitedRank, FactKind, LinkTotal, ProcessMemory, Record, RecordKind, ResumePoint,
+};
 use serde_json::Value;
 
 use super::directory::Draft;
+use super::limited::{LINE_BYTES, LimitedLines};
 use super::plots::Curves;
 use super::trace::Timeline;
 
@@ -63,17 +66,22 @@ impl<'a> RecordWriter<'a> {
 
     /// Takes over the records of the run that is resumed, until its checkpoint.
     pub fn resume(&mut self, lines: impl BufRead, start: &ResumePoint) -> io::Result<()> {
-        for line in lines.lines() {
-            let line = line?;
-            // The last line of a run that was killed may be half there.
-            let Ok(record) = serde_json::from_str::<Value>(&line) else { continue };
-            if is_before(&record, start) {
-                self.write(|draft| writeln!(draft, "{line}"));
-                self.has_steps |= record["kind"] == "step";
-                self.curves.take_line(&record);
-            }
+        let mut lines = LimitedLines::new(lines, LINE_BYTES);
+        while let Some(line) = lines.next_line()? {
+            self.resume_line(line, start);
         }
+        self.resume_line(lines.unfinished(), start);
         Ok(())
+    }
+
+    fn resume_line(&mut self, line: &[u8], start: &ResumePoint) {
+        // The last line of a run that was killed may be half there.
+        let Ok(record) = serde_json::from_slice::<Value>(line) else { return };
+        if is_before(&record, start) {
+            self.write(|draft| draft.write_all(line).and_then(|()| writeln!(draft)));
+            self.has_steps |= record["kind"] == "step";
+            self.curves.take_line(&record);
+        }
     }
 
     /// Makes sure that what was recorded is with the system, whatever becomes of this process.
@@ -163,6 +171,7 @@ fn is_before(record: &Value, start: &ResumePoint) -> bool {
     }
 }
 
+// long: one arm for every kind of record
 /// Writes one record as one line of JSON.
 pub fn write_line(out: &mut impl Write, record: &Record) -> io::Result<()> {
     let Record { t, rank, step, .. } = record;
@@ -211,7 +220,9 @@ pub fn write_line(out: &mut impl Write, record: &Record) -> io::Result<()> {
         RecordKind::Measured { kind: FactKind { name, number: Some(key), .. }, number } => {
             write!(out, "\"{name}\",\"{key}\":{number}")
         }
-        RecordKind::Account { awaiting, links } => write_account(out, awaiting, links),
+        RecordKind::Account { awaiting, links, memory } => {
+            write_account(out, awaiting, links, *memory)
+        }
         RecordKind::Deviation { distance, error } => {
             let (distance, error) = (Real(*distance), Real(*error));
             write!(out, "\"deviation\",\"distance\":{distance},\"error\":{error}")
@@ -229,6 +240,7 @@ fn write_account(
     out: &mut impl Write,
     awaiting: &[AwaitedRank],
     links: &[LinkTotal],
+    memory: ProcessMemory,
 ) -> io::Result<()> {
     write!(out, "\"account\",\"awaiting\":[")?;
     for (place, awaited) in awaiting.iter().enumerate() {
@@ -239,10 +251,13 @@ fn write_account(
     write!(out, "],\"links\":[")?;
     for (place, link) in links.iter().enumerate() {
         let comma = if place > 0 { "," } else { "" };
-        let LinkTotal { peer, sent, received, bytes_sent, bytes_received } = link;
-        write!(out, "{comma}[{peer},{sent},{received},{bytes_sent},{bytes_received}]")?;
+        let LinkTotal { peer, sent, received, bytes_sent, bytes_received, .. } = link;
+        let LinkTotal { round_trip_micros, resent, .. } = link;
+        write!(out, "{comma}[{peer},{sent},{received},{bytes_sent},{bytes_received},")?;
+        write!(out, "{round_trip_micros},{resent}]")?;
     }
-    write!(out, "]")
+    let ProcessMemory { resident_bytes, gpu_bytes } = memory;
+    write!(out, "],\"resident_bytes\":{resident_bytes},\"gpu_bytes\":{gpu_bytes}")
 }
 
 /// A number as JSON has it: what is not finite is `null`.

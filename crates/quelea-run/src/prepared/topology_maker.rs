@@ -12,7 +12,7 @@ use quelea_core::topology::{self, GroupExchange, Schedule, TopologyError};
 use super::checks::averages_within_hosts;
 use crate::config::Config;
 use crate::config::chosen::Chosen;
-use crate::config::source::read_text;
+use crate::config::source::{TOPOLOGY_BYTES, read_text};
 use crate::error::RequestError;
 
 /// What makes the topology, for algorithms that ask for one.
@@ -47,7 +47,7 @@ impl TopologyMaker {
                     let given = toml::Value::from(path.as_str());
                     RequestError::field("topology.file", given, problem)
                 };
-                Some(read_text(Path::new(path)).map_err(refuse)?)
+                Some(read_text(Path::new(path), TOPOLOGY_BYTES).map_err(refuse)?)
             }
             _ => None,
         };

@@ -1,6 +1,5 @@
 //! `logistic`: binary logistic regression on a LIBSVM file or on the embedded data.
 
-use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -14,6 +13,7 @@ use quelea_core::problems::partition::Partition;
 use super::{Built, TaskEntry, TaskRequest};
 use crate::config::source::why;
 use crate::error::RequestError;
+use crate::files::limited::{read_limited, read_to_limit};
 
 /// The row.
 pub const TASK: TaskEntry = TaskEntry {
@@ -71,6 +71,9 @@ pub const TASK: TaskEntry = TaskEntry {
     build,
 };
 
+/// The longest file of data, and the longest text that a packed one may hold.
+const DATA_BYTES: u64 = 8 << 30;
+
 /// Breast Cancer Wisconsin (Diagnostic); `data/README.md` says where it comes from.
 const EMBEDDED: &[u8] = include_bytes!("../../data/wdbc.libsvm");
 
@@ -116,12 +119,12 @@ fn data(options: &Options, seed: u64) -> Result<(Dataset, Option<Dataset>), Requ
 
 fn load(field: &str, path: &str) -> Result<Dataset, RequestError> {
     let refuse = |problem: String| RequestError::field(field, toml::Value::from(path), problem);
-    let bytes = std::fs::read(Path::new(path)).map_err(|error| refuse(why(&error)))?;
+    let bytes = read_limited(Path::new(path), DATA_BYTES).map_err(|error| refuse(why(&error)))?;
     let text = if bytes.starts_with(&[0x1f, 0x8b]) {
-        let mut text = Vec::new();
-        let read = MultiGzDecoder::new(bytes.as_slice()).read_to_end(&mut text);
-        read.map_err(|error| refuse(format!("is a damaged gzip file: {error}")))?;
-        text
+        read_to_limit(MultiGzDecoder::new(bytes.as_slice()), DATA_BYTES).map_err(|error| {
+            let is_damaged = error.kind() != std::io::ErrorKind::FileTooLarge;
+            refuse(format!("{}{error}", if is_damaged { "is a damaged gzip file: " } else { "" }))
+        })?
     } else {
         bytes
     };

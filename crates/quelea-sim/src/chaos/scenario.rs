@@ -1,5 +1,6 @@
 //! A small random run of any algorithm with random faults, and what must hold in it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use quelea_core::algorithms::{ALGORITHMS, Entry};
@@ -76,6 +77,7 @@ impl ChaosScenario {
         let mut picker = Picker(Rng::new(seed, "chaos scenario", 0));
         let workers = picker.pick(&[2.0, 3.0, 4.0, 5.0, 8.0]) as usize;
         let servers = if entry.server.is_some() { picker.pick(&[1.0, 2.0]) as usize } else { 0 };
+        let spare = picker.pick(&[0.0, 0.0, 1.0, 2.0]) as usize;
         let (buckets, steps) =
             (picker.pick(&[1.0, 2.0, 3.0]) as usize, picker.pick(&[5.0, 20.0, 40.0]) as u64);
         let problem = quadratic(workers);
@@ -84,11 +86,12 @@ impl ChaosScenario {
             initial: problem.initial().into(),
             steps,
             seed,
-            ..run_spec(entry, workers, servers)
+            ..run_spec(entry, workers, spare, servers)
         };
         let mut cluster = costs(&mut picker);
         let target = ChaosTarget {
             workers: workers as u32,
+            spare: spare as u32,
             servers: servers as u32,
             detect_ms: cluster.detect_ms,
         };
@@ -97,6 +100,7 @@ impl ChaosScenario {
             mean_ms: picker.pick(&[2.0, 8.0]),
             crashes: true,
             leaves: true,
+            joins: picker.pick(&[0.0, 1.0, 1.0]) > 0.0,
             pauses: true,
             links: true,
             control: cluster.control != ControlPath::Free,
@@ -150,12 +154,13 @@ impl ChaosScenario {
             return true;
         }
         let is_end = matches!(error, SimError::NoQuorum { .. } | SimError::AllWorkersLost { .. });
-        let workers = self.setup.workers();
-        let spared = (0..workers as u32).filter(|rank| !self.is_hit(*rank)).count();
+        let joins = self.cluster.faults.joins.iter().map(|join| join.rank);
+        let members: BTreeSet<u32> = (0..self.setup.workers() as u32).chain(joins).collect();
+        let spared = members.iter().filter(|rank| !self.is_hit(**rank)).count();
         // One that is taken for lost may be all that is left when the others leave.
         let is_notice =
             matches!(error, SimError::Stopped { reason, .. } if reason.contains("notice"));
-        (is_end || is_notice) && 2 * spared <= workers
+        (is_end || is_notice) && 2 * spared <= members.len()
     }
 
     /// Whether this worker is lost, or may be taken for lost.
@@ -179,7 +184,13 @@ impl ChaosScenario {
             // A run may end before a partition is noticed.
             let is_cut =
                 warning.contains("is not drained") && !self.cluster.faults.partitions.is_empty();
-            !is_cut && !warning.contains("left with notice") && !warning.contains("took over")
+            let is_expected = [
+                "left with notice",
+                "took over",
+                "a worker joined as rank",
+                "could not join as rank",
+            ];
+            !is_cut && !is_expected.iter().any(|text| warning.contains(text))
         });
         if let Some(warning) = warnings.next() {
             return Err(format!("it ends with a warning: {warning}"));
@@ -228,6 +239,7 @@ impl ChaosScenario {
         let ends = [
             faults.crashes.iter().map(|crash| crash.at_ms).collect::<Vec<_>>(),
             faults.leaves.iter().map(|leave| leave.at_ms).collect(),
+            faults.joins.iter().map(|join| join.at_ms).collect(),
             faults.pauses.iter().map(|pause| pause.until_ms).collect(),
             faults.partitions.iter().map(|partition| partition.until_ms).collect(),
             faults.pair_partitions.iter().map(|pair| pair.until_ms).collect(),
@@ -242,7 +254,7 @@ impl ChaosScenario {
     pub fn described(&self) -> String {
         let ChaosScenario { seed, setup, cluster, schedule, request, .. } = self;
         let (name, workers, steps) = (setup.entry.meta.name, setup.workers(), setup.steps);
-        let servers = setup.ranks() - workers;
+        let servers = setup.view.servers.len();
         format!(
             "seed {seed}: {name}, {workers} workers, {servers} servers, {steps} steps, \
              {schedule:?}, request {request:?}, {cluster:?}"
@@ -251,10 +263,11 @@ impl ChaosScenario {
 }
 
 /// What a run is made of, but for its size.
-fn run_spec(entry: &'static Entry, workers: usize, servers: usize) -> RunSpec {
+fn run_spec(entry: &'static Entry, workers: usize, spare: usize, servers: usize) -> RunSpec {
     let sgd = optim::find("sgd").expect("in the table");
     let options = Options::defaults(sgd.meta.options);
-    let hosts: Arc<[u32]> = (0..(workers + servers) as u32).collect();
+    let hosts: Arc<[u32]> = (0..(workers + spare + servers) as u32).collect();
+    let topology = Some(Arc::new(ring(workers)));
     RunSpec {
         entry,
         options: with_short_rounds(entry),
@@ -269,7 +282,7 @@ fn run_spec(entry: &'static Entry, workers: usize, servers: usize) -> RunSpec {
         steps: 0,
         seed: 0,
         poison: Default::default(),
-        view: Arc::new(View::first(workers, servers, hosts, Some(Arc::new(ring(workers))))),
+        view: Arc::new(View::with_spare_seats(workers, spare, servers, hosts, topology)),
         topology: Some(Arc::new(|hosts| Some(Arc::new(ring(hosts.len()))))),
     }
 }

@@ -29,13 +29,26 @@ impl SidePartition {
     }
 }
 
+/// A connection that a split may cut.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SplitLink {
+    /// Both ranks.
+    pub(crate) ends: [u32; 2],
+    /// Since when both of them take part: what was over by then does not concern it.
+    pub(crate) since: Time,
+}
+
 impl Faults {
     /// How much later a message between these arrives because their sides are split; never, if both sides
     /// take each other for lost.
-    pub(crate) fn split_delay(&self, a: u32, b: u32, now: Time, detect_ms: f64) -> Option<Time> {
+    pub(crate) fn split_delay(&self, link: SplitLink, now: Time, detect_ms: f64) -> Option<Time> {
+        let SplitLink { ends: [a, b], since } = link;
         let mut longest = Time::ZERO;
         for split in self.splits.iter().filter(|split| split.separates(a, b)) {
             let (from, until) = (Time::from_ms(split.from_ms), Time::from_ms(split.until_ms));
+            if until <= since {
+                continue;
+            }
             if split.is_final(detect_ms) && from <= now {
                 return None;
             }

@@ -256,6 +256,7 @@ impl Algorithm for BarrierServer {
 
     fn on_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {
         let Some(b) = local_bucket(cx, message.bucket) else { return };
+        message.expect_length(cx.layout.range(b).len());
         let (round, piece) = (message.step, &mut self.pieces[b]);
         if round >= piece.round {
             let fold = piece.rounds.entry(round).or_default();

@@ -90,6 +90,7 @@ impl Algorithm for ElasticServer {
             piece.asked.insert(from, seq);
             return self.answer(cx, b, from);
         }
+        message.expect_length(cx.layout.range(b).len());
         if self.synchronous {
             if seq > piece.round {
                 let fold = piece.rounds.entry(seq - 1).or_default();

@@ -107,6 +107,7 @@ impl Leader {
         let mut inner = Context {
             outbox: Outbox {
                 now: cx.outbox.now,
+                origin: cx.outbox.origin,
                 rank: cx.outbox.rank,
                 view: between(cx.outbox.view),
                 pool: cx.outbox.pool,
@@ -124,6 +125,7 @@ impl Leader {
             clip: cx.clip,
             params: &mut *cx.params,
             grad: &mut *cx.grad,
+            memory: cx.memory,
             layout: cx.layout,
             pieces: cx.pieces,
             optimizer: &mut *cx.optimizer,
@@ -262,8 +264,9 @@ impl Leader {
 
     fn hand_out(&self, cx: &mut Context<'_>, kind: u8, b: usize) {
         for member in &self.members {
-            let message = Message::new(kind, self.step, b).with(self.handed[b].clone());
-            cx.outbox.send(*member, Message { seq: self.seq, ..message });
+            let mut message = Message::new(kind, self.step, b).with(self.handed[b].clone());
+            message.seq = self.seq;
+            cx.outbox.send(*member, message);
         }
     }
 

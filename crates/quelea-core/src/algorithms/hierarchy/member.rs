@@ -30,9 +30,9 @@ impl Member {
     }
 
     pub(super) fn send_computed(cx: &mut Context<'_>, to: Rank) {
-        let message = Message::new(COMPUTED, cx.step, 0);
-        let (scalar, count) = (f64::from(cx.loss), cx.samples);
-        cx.outbox.send(to, Message { scalar, count, ..message });
+        let mut message = Message::new(COMPUTED, cx.step, 0);
+        (message.scalar, message.count) = (f64::from(cx.loss), cx.samples);
+        cx.outbox.send(to, message);
     }
 
     /// The leader has changed, and what went to the old one is lost.

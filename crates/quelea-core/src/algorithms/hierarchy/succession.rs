@@ -42,8 +42,9 @@ impl Succession {
         self.mine = step.map_or(0, |step| step + 1);
         (self.lack, self.owed, self.view) = (None, None, cx.outbox.view.number);
         for rank in &others {
-            let message = Message::new(POSITION, cx.step, 0);
-            cx.outbox.send(*rank, Message { seq: self.mine, ..message });
+            let mut message = Message::new(POSITION, cx.step, 0);
+            message.seq = self.mine;
+            cx.outbox.send(*rank, message);
         }
         self.known = Some(others.into_iter().map(|rank| (rank, None)).collect());
         self.conclude(cx);

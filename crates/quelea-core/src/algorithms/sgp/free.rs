@@ -98,8 +98,8 @@ impl Debt {
 
     fn send(&mut self, outbox: &mut Outbox<'_>, step: u64, to: Rank, b: usize) {
         let Some(values) = &self.paid.values else { return };
-        let (seq, scalar) = (self.seq, self.paid.weight);
-        let message = Message { seq, scalar, ..Message::new(PAYMENT, step, b) };
+        let mut message = Message::new(PAYMENT, step, b);
+        (message.seq, message.scalar) = (self.seq, self.paid.weight);
         outbox.send(to, message.with(values.clone()));
         self.paid_at = step;
     }
@@ -117,7 +117,8 @@ impl Free {
             let weight = message.scalar;
             return self.mass.add(cx, b, &message.into_values(), weight);
         }
-        let answer = Message { seq: message.seq, ..Message::new(ACKNOWLEDGE, message.step, b) };
+        let mut answer = Message::new(ACKNOWLEDGE, message.step, b);
+        answer.seq = message.seq;
         cx.outbox.send(from, answer);
         let seen = self.seen.entry((from, b)).or_default();
         if message.seq > *seen {
@@ -161,7 +162,8 @@ impl Algorithm for Free {
             let (share, weight) = self.mass.divide(cx, b, row.outgoing.len());
             for to in &row.outgoing {
                 if self.unfolded {
-                    let message = Message { scalar: weight, ..Message::new(PAYMENT, cx.step, b) };
+                    let mut message = Message::new(PAYMENT, cx.step, b);
+                    message.scalar = weight;
                     cx.outbox.send(*to, message.with(share.clone()));
                     continue;
                 }
@@ -215,7 +217,8 @@ impl Algorithm for Free {
         let Some(heir) = next.copied().filter(|rank| *rank != me) else { return };
         for b in 0..cx.layout.buckets.len() {
             let (values, weight) = self.mass.give_up(cx, b);
-            let message = Message { scalar: weight, ..Message::new(PAYMENT, cx.step, b) };
+            let mut message = Message::new(PAYMENT, cx.step, b);
+            message.scalar = weight;
             cx.outbox.send(heir, message.with(values));
         }
     }

@@ -103,7 +103,7 @@ impl GroupSum {
     fn into_means(mut self, outbox: &Outbox<'_>) -> [Payload; 2] {
         let scale = 1.0 / self.group.len() as f32;
         let own = self.own.take().expect("what is done was posted");
-        let mut parts = own.parts.into_iter();
+        let mut parts = own.into_parts().into_iter();
         self.machines.map(|machine| {
             let (Some(mut machine), Some(Part::Values(mut mean))) = (machine, parts.next()) else {
                 return Payload::from(Vec::new());

@@ -64,7 +64,7 @@ impl Engine {
         Ok(())
     }
 
-    fn window_failed(&self, peer: usize, reason: &str) -> String {
+    pub(super) fn window_failed(&self, peer: usize, reason: &str) -> String {
         let (own, name) = (self.names[self.rank], self.names[peer]);
         format!("a call on a window between rank {name} and rank {own}: {reason}")
     }

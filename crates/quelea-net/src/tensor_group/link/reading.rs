@@ -3,12 +3,16 @@
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read};
 
+use quelea_control::{REASON_CHARS, shown};
+
 use super::super::TensorMemory;
 use super::super::frame::{HEADER_BYTES, Kind, TensorHeader, Ticket};
 use super::{Event, Link, Posted, Side, State};
 
 /// The longest reason for a failure that is read.
 const REASON_BYTES: u64 = 64 << 10;
+/// How many calls a peer may be ahead, in announcements of memory and in offers.
+const AHEAD_MAX: usize = 1 << 16;
 /// How much is read of one connection before the others have a turn.
 const BYTES_PER_TURN: usize = 2 << 20;
 
@@ -91,12 +95,16 @@ impl Link {
     fn use_header(&mut self, header: TensorHeader, events: &mut Vec<Event>) -> Result<(), String> {
         let TensorHeader { kind, call, key, bytes, .. } = header;
         match kind {
+            Kind::Ready | Kind::Offer if self.announced.max(self.offers.len()) >= AHEAD_MAX => {
+                return Err(format!("it is more than {AHEAD_MAX} calls ahead"));
+            }
             Kind::Ready => {
+                self.announced += 1;
                 self.ready.entry(key).or_default().push_back(Side { call, bytes });
                 self.match_sends(key, events);
             }
             Kind::Offer => {
-                *self.offers.entry(key).or_default() += 1;
+                self.count_offer(key, 1);
                 events.push(Event::Offered(key));
             }
             Kind::Data => {
@@ -114,6 +122,17 @@ impl Link {
                 return Err(format!("it sent a reason of {bytes} bytes"));
             }
             Kind::Leave => self.state = State::Left,
+            Kind::Get if bytes > 0 => return Err(format!("it sent a request of {bytes} bytes")),
+            Kind::Put | Kind::Accumulate | Kind::Answer if bytes > 0 => {
+                // No memory is taken on the word of a header.
+                self.input = match self.windows.check_length(key, bytes) {
+                    Ok(()) => Input::Owned { header, bytes: vec![0; bytes as usize], filled: 0 },
+                    Err(reason) => {
+                        events.push(Event::WindowRefused(reason));
+                        Input::Discarded { left: usize::try_from(bytes).unwrap_or(usize::MAX) }
+                    }
+                };
+            }
             Kind::Failed | Kind::Put | Kind::Accumulate | Kind::Get | Kind::Answer => {
                 self.input = Input::Owned { header, bytes: vec![0; bytes as usize], filled: 0 };
             }
@@ -123,7 +142,8 @@ impl Link {
 
     fn use_body(&mut self, header: TensorHeader, bytes: Vec<u8>, events: &mut Vec<Event>) {
         if header.kind == Kind::Failed {
-            events.push(Event::Failed(String::from_utf8_lossy(&bytes).into_owned()));
+            let reason = shown(&String::from_utf8_lossy(&bytes), REASON_CHARS);
+            events.push(Event::Failed(reason));
             return;
         }
         if header.kind == Kind::Answer {
