@@ -89,6 +89,11 @@ impl Inheritance {
         self.members.iter().find(|member| member.rank == rank)
     }
 
+    /// All changes of membership until now.
+    pub fn changes(&self) -> Vec<ViewChange> {
+        self.log().into_iter().map(|entry| entry.change).collect()
+    }
+
     /// The longest log: every entry of it is in force.
     pub(crate) fn log(&self) -> Vec<ViewEntry> {
         let longest = self.members.iter().max_by_key(|member| member.log.len());

@@ -114,6 +114,11 @@ impl ControllerSuccession {
         matches!(self.role, Role::Orphaned | Role::Standing(..))
     }
 
+    /// Whether it has to send a vote, for which its share must be up to date.
+    pub fn owes_vote(&self) -> bool {
+        self.owed.is_some()
+    }
+
     /// Whether it takes part no more.
     pub fn has_ended(&self) -> bool {
         matches!(self.role, Role::Ended)

@@ -17,7 +17,7 @@ use crate::directive::{Recipient, RunFailure};
 use crate::member::{Inheritance, MemberState, RestState};
 use crate::membership::{LossPolicy, LossRefusal, Membership};
 use crate::messages::Command;
-use crate::quorum::QuorumRule;
+use crate::quorum::{NO_RANK, QuorumRule};
 use crate::seat::ControllerSeat;
 use crate::suspicion::Evidence;
 
@@ -56,10 +56,12 @@ impl Controller {
         let step = inheritance.member(rank).map_or(0, |own| own.steps_before + own.steps);
         let (t, event) = (self.now.seconds(), RecordKind::TookOver);
         observer.record(Record { t, rank, step, event });
-        self.warnings.push(format!(
-            "the process of rank {before}, which controlled the run, was lost; that of rank {rank} \
-             took over"
-        ));
+        let who = if before == NO_RANK {
+            "the coordinator's process".to_string()
+        } else {
+            format!("the process of rank {before}, which controlled the run,")
+        };
+        self.warnings.push(format!("{who} was lost; that of rank {rank} took over"));
     }
 
     /// How far everybody is, and what is left of the budget.
@@ -87,8 +89,11 @@ impl Controller {
         let told = inheritance.members.iter().map(|member| member.done).max().unwrap_or(0);
         let untold = told.saturating_sub(begun + steps);
         self.done = begun + steps + untold;
-        if inheritance.member(inheritance.before).is_none() {
-            self.ranks[inheritance.before as usize].steps_before += untold;
+        // A controller without workers has done no steps: others have, and are gone too.
+        if inheritance.member(inheritance.before).is_none()
+            && let Some(before) = self.ranks.get_mut(inheritance.before as usize)
+        {
+            before.steps_before += untold;
         }
         let left = self.total.saturating_sub(begun + granted + untold);
         for member in inheritance.members.iter().filter(|member| (member.rank as usize) < workers) {

@@ -3,11 +3,13 @@
 //! Each is what [`execute`](crate::execute::execute) lets drive.
 
 mod data_folders;
+mod heir;
 mod launched;
 mod processes;
 mod program;
 mod slowed;
 
+use std::cell::RefCell;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -27,6 +29,7 @@ use crate::files::summary::ClockKind;
 use crate::prepared::PreparedRun;
 use crate::recorder::RunRecorder;
 
+use heir::RunHeir;
 pub use launched::{LaunchedWorker, launched};
 pub use processes::{
     ProcessOptions, ProcessSignal, Tell, end_with_parent, kill_worker, measure_processes,
@@ -69,8 +72,12 @@ impl OpenRendezvous {
         wait_seconds: f64,
         security: Security,
     ) -> Result<OpenRendezvous, RunError> {
-        let options =
-            NetOptions { connect_seconds: wait_seconds, security, ..NetOptions::default() };
+        let options = NetOptions {
+            connect_seconds: wait_seconds,
+            security,
+            survives: true,
+            ..NetOptions::default()
+        };
         Ok(OpenRendezvous { coordinator: Coordinator::bind(address, options)? })
     }
 
@@ -212,6 +219,13 @@ pub struct Joining {
     pub data: Option<Vec<PathBuf>>,
     /// The worker leaves when this is given.
     pub leave: LeaveNotice,
+    /// Where the rest of the run goes, should this process take over from the coordinator; without it, to a
+    /// new folder.
+    pub out: Option<PathBuf>,
+    /// Where the coordinator writes, if that is known here.
+    pub coordinator_out: Option<PathBuf>,
+    /// Hears, in a sentence, that this process has taken over.
+    pub took_over: Option<fn(&str)>,
 }
 
 /// Takes part in the run that is coordinated at `place`: a token, or an address. The coordinator's names
@@ -230,6 +244,7 @@ pub fn join(
         leave: leave.clone(),
         ..NetOptions::default()
     };
+    let built = RefCell::new(None);
     let mut build = |job: &[u8]| -> Result<(RunSpec, Gradients), JobError> {
         let prepare = || {
             joining.data.iter().try_for_each(|folders| data_folders::check(job, folders))?;
@@ -239,8 +254,18 @@ pub fn join(
             Some(prepared) if prepared.job() == job => prepared,
             _ => prepare().map_err(|error| data_folders::job_error(&error))?,
         };
-        let gradients = slowed(&prepared);
-        Ok((prepared.setup, gradients))
+        let (setup, gradients) = (prepared.setup.clone(), slowed(&prepared));
+        *built.borrow_mut() = Some(prepared);
+        Ok((setup, gradients))
     };
-    Ok(quelea_net::join(place, rank, &options, &mut build)?)
+    let mut heir = RunHeir { prepared: &built, joining, ended: None, kept: None };
+    let joined = quelea_net::join_as_heir(place, rank, &options, &mut build, &mut heir);
+    match (heir.ended, heir.kept) {
+        (Some(ended), _) => ended,
+        (None, Some(kept)) => joined.map_err(|error| {
+            let error = Box::new(RunError::Net(error));
+            RunError::BrokenOff { error, kept }
+        }),
+        (None, None) => Ok(joined?),
+    }
 }

@@ -281,7 +281,7 @@ impl LyingRun {
                         Some(rank),
                         options,
                         &mut |_| build(setup, gradients.take().expect("asked once")),
-                        relay,
+                        Around { relay, heir: None },
                     )
                 });
             }

@@ -11,6 +11,7 @@ use super::fields::{
     read_change, read_part, read_record, read_report, saved_pieces, write_change, write_part,
     write_record, write_report,
 };
+use super::succession::{read_survival, write_survival};
 use super::surveys::{read_survey, write_survey};
 use super::{Packet, SetupMessage};
 use crate::measure::Probe;
@@ -45,12 +46,11 @@ impl Packet for SetupMessage {
                 w.list(seats, |w, times| w.number(*times)).packet(8)
             }
             SetupMessage::Meshed => w.packet(9),
-            SetupMessage::Start { zero, schedule } => w
-                .number(zero.0)
-                .number(schedule.save_every)
-                .number(schedule.evaluations)
-                .number(schedule.steps)
-                .packet(10),
+            SetupMessage::Start { zero, schedule, survival } => {
+                let w = w.number(zero.0).number(schedule.save_every);
+                let w = w.number(schedule.evaluations).number(schedule.steps);
+                w.list(survival.as_slice(), write_survival).packet(10)
+            }
             SetupMessage::Hello { run, from, to } => {
                 w.number(*run).number(*from).number(*to).packet(11)
             }
@@ -72,6 +72,11 @@ impl Packet for SetupMessage {
             }
             SetupMessage::Alive => w.packet(21),
             SetupMessage::Seat(seat) => w.number(seat.rank).number(seat.times).packet(22),
+            SetupMessage::Control { run, from, to } => {
+                w.number(*run).number(*from).number(*to).packet(23)
+            }
+            SetupMessage::Ended => w.packet(24),
+            SetupMessage::Moved { rank, address } => w.number(*rank).text(address).packet(25),
         }
     }
 
@@ -100,6 +105,7 @@ impl Packet for SetupMessage {
                     evaluations: r.number()?,
                     steps: r.number()?,
                 },
+                survival: r.list(read_survival)?.pop(),
             },
             11 => SetupMessage::Hello { run: r.number()?, from: r.small()?, to: r.small()? },
             12 => SetupMessage::Accepted,
@@ -124,6 +130,9 @@ impl Packet for SetupMessage {
             },
             21 => SetupMessage::Alive,
             22 => SetupMessage::Seat(RankSeat { rank: r.small()?, times: r.small()? }),
+            23 => SetupMessage::Control { run: r.number()?, from: r.small()?, to: r.small()? },
+            24 => SetupMessage::Ended,
+            25 => SetupMessage::Moved { rank: r.small()?, address: reason(r)? },
             _ => return Err(r.unknown()),
         })
     }
@@ -335,6 +344,7 @@ impl Packet for RankEvent {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Survival;
     use super::*;
     use quelea_control::RankSurvey;
     use quelea_core::message::Rank;
@@ -474,7 +484,12 @@ mod tests {
             changes: vec![change],
         });
         let schedule = CheckpointSchedule { save_every: 5, evaluations: 6, steps: 7 };
-        comes_back(SetupMessage::Start { zero: Time(8), schedule });
+        comes_back(SetupMessage::Start { zero: Time(8), schedule, survival: None });
+        let survival = Some(Survival { controller: 0, ranks: vec![0, 2], min_workers: 1 });
+        comes_back(SetupMessage::Start { zero: Time(8), schedule, survival });
+        comes_back(SetupMessage::Control { run: 1, from: 2, to: 3 });
+        comes_back(SetupMessage::Ended);
+        comes_back(SetupMessage::Moved { rank: 3, address: "127.0.0.1:1".into() });
         comes_back(SetupMessage::Measure(Probe::Stream { to: vec![1], from: vec![2, 3] }));
         comes_back(SetupMessage::Found { values: vec![0.5, -1.0] });
         comes_back(SetupMessage::Measured);

@@ -74,8 +74,12 @@ impl LaunchedWorker {
     /// Runs the run as the first process.
     pub fn lead(&self, prepared: &PreparedRun, recorder: &mut RunRecorder<'_>) -> Driven {
         let security = self.security.clone();
-        let options =
-            NetOptions { connect_seconds: WAIT_SECONDS, security, ..NetOptions::default() };
+        let options = NetOptions {
+            connect_seconds: WAIT_SECONDS,
+            security,
+            survives: true,
+            ..NetOptions::default()
+        };
         let coordinator = Coordinator::of_launch(&self.found, options)?;
         OpenRendezvous { coordinator }.run(prepared, &[0], recorder, &mut |_, _| Ok(()))
     }
@@ -93,6 +97,7 @@ impl LaunchedWorker {
             data: None,
             // A launcher that ends a job gives all its processes notice; the first one saves the run.
             leave: LeaveNotice::default(),
+            ..Joining::default()
         };
         join(registry, &self.found.rendezvous.to_join(), &joining, prepared)
     }

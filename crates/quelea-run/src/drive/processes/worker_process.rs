@@ -26,6 +26,8 @@ pub(super) struct Starter {
     pub(super) executable: PathBuf,
     /// Where they join.
     pub(super) address: SocketAddr,
+    /// Where the run is written: a process that takes over writes below.
+    pub(super) folder: Option<PathBuf>,
 }
 
 impl Starter {
@@ -34,6 +36,9 @@ impl Starter {
         let mut command = restarted(&self.executable);
         command.args(["join", &self.address.to_string(), "--rank", &rank.to_string(), "--quiet"]);
         command.args(["--wait", &WAIT_SECONDS.to_string(), "--with-parent"]);
+        if let Some(folder) = &self.folder {
+            command.arg("--out").arg(folder.join(format!("taken-over-by-rank-{rank}")));
+        }
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|error| {
             let name = self.executable.display();
