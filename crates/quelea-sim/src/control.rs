@@ -85,6 +85,7 @@ impl Driver<'_> {
             }
             self.send_command(from, term, order);
         }
+        self.start_entrances();
     }
 
     /// Sends a command of the controller of this term, which is there.
@@ -98,7 +99,6 @@ impl Driver<'_> {
             let packet = ControlPacket::Command(term, command.clone());
             self.send_control(ControlRoute { from, to: Some(rank) }, packet);
         }
-        self.start_entrances();
     }
 
     /// Carries events to the controller and its commands to ranks until there are none left. Commands
