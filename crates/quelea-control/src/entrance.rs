@@ -188,7 +188,10 @@ impl Controller {
         let sponsored = self.members.waiting.sponsored.as_ref();
         let mut part = sponsored.map(SponsoredState::start).unwrap_or_default();
         let (step, event) = (part.step(), RecordKind::Joined);
-        self.ranks[place].position = step;
+        // One before it in its place may have been further.
+        let inherited = steps.saturating_sub(step);
+        let progress = &mut self.ranks[place];
+        (progress.position, progress.entered, progress.inherited_steps) = (step, step, inherited);
         part.report = RankReport { rank: rank.0, steps, ..RankReport::default() };
         let mut parts = vec![RankCheckpoint::default(); place];
         parts.push(part);
