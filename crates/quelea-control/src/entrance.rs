@@ -95,6 +95,9 @@ impl Controller {
         if !progress.is_some_and(|progress| progress.is_lost) {
             return Err(format!("worker {rank} is not missing"));
         }
+        if self.members.is_entering(Rank(rank)) {
+            return Err(format!("another worker enters as rank {rank}"));
+        }
         if let Some(why) = self.setup.join_refusal() {
             return Err(format!("nobody can join this run: {why}"));
         }

@@ -154,6 +154,9 @@ impl ChaosScenario {
             return true;
         }
         let is_end = matches!(error, SimError::NoQuorum { .. } | SimError::AllWorkersLost { .. });
+        if has_splits && is_end && !self.setup.view.servers.is_empty() {
+            return true;
+        }
         let joins = self.cluster.faults.joins.iter().map(|join| join.rank);
         let first: BTreeSet<u32> = (0..self.setup.workers() as u32).collect();
         let members: BTreeSet<u32> = first.iter().copied().chain(joins).collect();
