@@ -9,6 +9,9 @@ pub(crate) struct GradientBudget {
     granted: Vec<u64>,
 }
 
+/// In the place of what a worker was granted that is lost: it asks for no more.
+const LOST: u64 = u64::MAX - 1;
+
 /// The answer to a request for a gradient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BudgetAnswer {
@@ -43,9 +46,9 @@ impl GradientBudget {
     /// `worker` was lost after `done` gradients: those that it was granted and has not completed are
     /// computed by others.
     pub(crate) fn lose(&mut self, worker: usize, done: u64) {
-        if let Some(granted) = self.granted.get_mut(worker) {
+        if let Some(granted) = self.granted.get_mut(worker).filter(|granted| **granted != LOST) {
             self.left += granted.saturating_sub(done);
-            *granted = u64::MAX - 1;
+            *granted = LOST;
         }
     }
 

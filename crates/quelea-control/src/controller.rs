@@ -179,7 +179,8 @@ impl Controller {
     /// Takes over how far each rank was, and who was lost before.
     fn resume(&mut self, start: &ResumePoint) {
         for (progress, part) in self.ranks.iter_mut().zip(&start.parts) {
-            (progress.steps_before, progress.position) = (part.step(), part.step());
+            let step = part.step();
+            (progress.steps_before, progress.position, progress.entered) = (step, step, step);
             progress.inherited_steps = part.report.steps.saturating_sub(part.step());
         }
         for rank in start.absent(&self.setup) {

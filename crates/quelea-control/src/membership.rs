@@ -124,6 +124,15 @@ impl Membership {
         self.change.is_some()
     }
 
+    /// Whether somebody enters as `rank` with the change that is under way.
+    pub(crate) fn is_entering(&self, rank: Rank) -> bool {
+        match &self.change {
+            Some(PendingChange::Standing(change)) => change.joined.contains(&rank),
+            Some(PendingChange::Storing(change)) => change.has_joined(rank),
+            None => false,
+        }
+    }
+
     /// Whether somebody wants to leave or to join.
     pub(crate) fn is_wanted_to_change(&self) -> bool {
         !self.notices.is_empty() || !self.waiting.is_empty()

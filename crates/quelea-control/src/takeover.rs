@@ -77,6 +77,8 @@ impl Controller {
                 progress.finished = member.is_finished || rank >= workers;
                 (progress.steps_before, progress.steps) = (member.steps_before, member.steps);
                 progress.position = member.position;
+                progress.entered = member.position.saturating_sub(member.steps);
+                progress.inherited_steps = member.steps_before.saturating_sub(progress.entered);
                 let earlier = member.steps_before.saturating_sub(before);
                 if rank < workers {
                     steps += earlier + member.steps;

@@ -80,11 +80,17 @@ impl Driver<'_> {
         // Where the controller lives with a worker, others may continue although its side ends.
         let is_alone = from.is_none();
         for order in orders.into_iter().filter(|order| !is_alone || !ends_all(order)) {
+            let is_view = matches!(order.command, Command::View(_));
             if let Command::View(change) = &order.command {
                 self.note_view(change);
             }
             self.send_command(from, term, order);
+            // The next view may be asked for at once, of those who enter with this one too.
+            if is_view && !is_alone {
+                self.start_entrances();
+            }
         }
+        self.start_entrances();
     }
 
     /// Sends a command of the controller of this term, which is there.
@@ -98,7 +104,6 @@ impl Driver<'_> {
             let packet = ControlPacket::Command(term, command.clone());
             self.send_control(ControlRoute { from, to: Some(rank) }, packet);
         }
-        self.start_entrances();
     }
 
     /// Carries events to the controller and its commands to ranks until there are none left. Commands

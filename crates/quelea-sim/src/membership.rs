@@ -143,7 +143,8 @@ impl Driver<'_> {
             return self.join_later(fault);
         }
         let Err(reason) = self.controller.join(rank as u32) else {
-            return drop(self.home.joining.insert(rank, fault));
+            self.home.joining.insert(rank, fault);
+            return;
         };
         if self.controller.may_join_later(rank as u32) {
             return self.join_later(fault);

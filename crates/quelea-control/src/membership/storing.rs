@@ -23,6 +23,13 @@ pub(super) struct StoringChange {
     pub(super) lost: Vec<Rank>,
 }
 
+impl StoringChange {
+    /// Whether somebody enters as `rank` with this view.
+    pub(super) fn has_joined(&self, rank: Rank) -> bool {
+        self.change.joined.contains(&rank)
+    }
+}
+
 impl Membership {
     /// Whether workers enter with the view that is being stored.
     pub(crate) fn lets_in(&self) -> bool {

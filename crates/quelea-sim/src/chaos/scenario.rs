@@ -154,13 +154,20 @@ impl ChaosScenario {
             return true;
         }
         let is_end = matches!(error, SimError::NoQuorum { .. } | SimError::AllWorkersLost { .. });
+        if has_splits && is_end && !self.setup.view.servers.is_empty() {
+            return true;
+        }
         let joins = self.cluster.faults.joins.iter().map(|join| join.rank);
-        let members: BTreeSet<u32> = (0..self.setup.workers() as u32).chain(joins).collect();
-        let spared = members.iter().filter(|rank| !self.is_hit(**rank)).count();
+        let first: BTreeSet<u32> = (0..self.setup.workers() as u32).collect();
+        let members: BTreeSet<u32> = first.iter().copied().chain(joins).collect();
+        // Whoever joins may come too late to be of any help, or be lost with others.
+        let is_beaten = |ranks: &BTreeSet<u32>| {
+            2 * ranks.iter().filter(|rank| !self.is_hit(**rank)).count() <= ranks.len()
+        };
         // One that is taken for lost may be all that is left when the others leave.
         let is_notice =
             matches!(error, SimError::Stopped { reason, .. } if reason.contains("notice"));
-        (is_end || is_notice) && 2 * spared <= members.len()
+        (is_end || is_notice) && (is_beaten(&first) || is_beaten(&members))
     }
 
     /// Whether this worker is lost, or may be taken for lost.
