@@ -61,6 +61,9 @@ pub fn processes(
     let watching = supervisor.watch();
     let driven = place.run(prepared, &[], recorder, &mut |_, _| supervisor.check());
     drop(watching);
+    if driven.as_ref().is_err_and(RunError::is_missing_quorum) {
+        supervisor.release();
+    }
     let (clock, mut outcome) = driven.map_err(|error| supervisor.explain(error))?;
     let warnings = supervisor.part(&absent(&outcome));
     outcome.warnings.extend(warnings);
