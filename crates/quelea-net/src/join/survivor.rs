@@ -1,25 +1,26 @@
 //! A worker's process in a run that survives the one that controls it: drives its rank's
 //! [`ControllerSuccession`] over connections with the others, and takes over when it is its turn.
 
-use std::collections::BTreeMap;
+mod leading;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use quelea_control::{
-    Command, ControllerSuccession, Inheritance, LossPolicy, MemberState, MissingQuorum,
-    PeerMessage, QuorumRule, RankEvent, SuccessionConfig, SuccessionStep, ViewEntry,
+    Command, ControllerSuccession, Inheritance, MemberState, MissingQuorum, NO_RANK, PeerMessage,
+    QuorumRule, RankEvent, SuccessionConfig, SuccessionStep, ViewEntry,
 };
 use quelea_core::message::Rank;
 use quelea_core::time::Time;
 use quelea_core::view::{View, ViewChange};
-use quelea_record::{Observer, RankReport, SalvagedModel};
+use quelea_record::RankReport;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::command_reader::CommandLine;
 use super::peer_lines::PeerLines;
-use crate::controller::{self, ControlLink, FIRST_TERM, Incoming, TakenOver};
-use crate::heir::{Heir, TakeOver};
+use crate::controller::{FIRST_TERM, Incoming};
+use crate::heir::Heir;
 use crate::local_ranks::ProcessContext;
 use crate::protocol::Survival;
 use crate::rank::Inbox;
@@ -28,8 +29,6 @@ use crate::rank::Inbox;
 const PATIENCE: Time = Time(5_000_000_000);
 /// Records that travel with a vote.
 const RECORDS: usize = 4096;
-/// How long the rank may take to hand over its model at the end.
-const MODEL_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What follows for a process.
 pub(super) enum NextStep {
@@ -175,9 +174,9 @@ impl<'a> Survivor<'a> {
             Incoming::Share(state) => self.take_share(*state),
             Incoming::Line { rank, stream } => self.config.lines.accept(rank, stream),
             Incoming::Called { rank, answer } => {
-                if !self.config.lines.called(rank, answer) {
-                    self.succession.lost(now, rank, &self.view);
-                }
+                let is_there = self.config.lines.called(rank, answer);
+                let gone = (!is_there).then_some(rank);
+                gone.into_iter().for_each(|rank| self.succession.lost(now, rank, &self.view));
             }
             Incoming::Gone { rank, .. } => {
                 self.config.lines.hung_up(rank);
@@ -310,9 +309,15 @@ impl<'a> Survivor<'a> {
         if self.orphaned.is_none_or(|since| !is_over(since)) || !self.succession.is_orphaned() {
             return;
         }
-        let own = self.config.rank;
-        let before: Vec<u32> =
-            self.view.workers.iter().filter(|rank| **rank < own).map(|rank| rank.0).collect();
+        let workers = self.view.workers.iter().map(|rank| rank.0);
+        let gone: BTreeSet<u32> = self.succession.unreachable().collect();
+        let (before, after): (BTreeSet<u32>, BTreeSet<u32>) = workers
+            .filter(|rank| !gone.contains(rank))
+            .partition(|rank| *rank < self.config.rank.0);
+        // Without them it could not take over either.
+        if !QuorumRule::Majority.is_met(&self.view.workers, NO_RANK, &after) {
+            return;
+        }
         for rank in before {
             self.succession.lost(now, rank, &self.view);
         }
@@ -346,55 +351,5 @@ impl<'a> Survivor<'a> {
             }
         }
         next
-    }
-
-    /// This process controls the run from now on, until its end.
-    pub(super) fn lead(&mut self, inheritance: Inheritance, incoming: &Receiver<Incoming>) {
-        let (own, ranks) = (self.config.rank.0, self.config.context.setup.ranks() as u32);
-        let links = (0..ranks).map(|rank| {
-            let is_voter = inheritance.members.iter().any(|member| member.rank == rank);
-            if rank == own {
-                return ControlLink::Local(self.config.inbox.clone());
-            }
-            let stream = self.config.lines.take_call(rank).filter(|_| is_voter);
-            stream.map_or(ControlLink::Broken, ControlLink::Remote)
-        });
-        let links = links.collect();
-        self.config.lines.close();
-        let mut early = self.take_untold();
-        early.append(&mut self.early);
-        let _ = self.config.inbox.send(Inbox::MeetController);
-        let mut context = self.config.context.clone();
-        let min_workers = self.config.survival.min_workers as usize;
-        context.options.on_loss = LossPolicy::Continue { min_workers };
-        let taken = TakeOver {
-            rank: own,
-            changes: inheritance.changes(),
-            coordinator: self.config.coordinator.clone(),
-        };
-        let mut left = Some(TakenOver { inheritance, links, early });
-        self.config.heir.take_over(&taken, &mut |observer: &mut dyn Observer| {
-            let left = left.take().expect("a run is taken over once");
-            controller::take_over(&context, left, observer, incoming)
-        });
-    }
-
-    /// Hands over the model of its rank, which is all that is left here.
-    pub(super) fn save_model(&mut self, incoming: &Receiver<Incoming>) {
-        let until = Instant::now() + MODEL_PATIENCE;
-        let rank = self.config.rank;
-        let salvaged = |step, model| SalvagedModel { rank, is_server: false, step, model };
-        if let Some(report) = self.reported.take() {
-            return self.config.heir.left_alone(salvaged(report.steps, report.model));
-        }
-        if self.config.inbox.send(Inbox::Command(Command::Salvage)).is_err() {
-            return;
-        }
-        while let Ok(word) = incoming.recv_timeout(until.saturating_duration_since(Instant::now()))
-        {
-            if let Incoming::Event(RankEvent::Salvaged { step, model, .. }) = word {
-                return self.config.heir.left_alone(salvaged(step, model));
-            }
-        }
     }
 }
