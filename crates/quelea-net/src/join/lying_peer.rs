@@ -10,6 +10,7 @@
 mod common;
 
 use std::io;
+use std::net::TcpStream;
 use std::rc::Rc;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
