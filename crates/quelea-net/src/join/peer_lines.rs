@@ -31,7 +31,7 @@ pub(super) struct Caller {
 }
 
 /// A call that this process has made.
-enum Call {
+enum PeerCall {
     /// It is not answered yet; then this is said.
     Open(Vec<PeerMessage>),
     Answered(ControlStream),
@@ -44,7 +44,7 @@ pub(super) struct PeerLines {
     process: Sender<Incoming>,
     /// Where each rank listens; nothing where that is not known.
     addresses: Vec<String>,
-    calls: BTreeMap<u32, Call>,
+    calls: BTreeMap<u32, PeerCall>,
     /// Those that others have made.
     heard: BTreeMap<u32, CommandLine>,
     /// The number of the next one that comes.
@@ -107,13 +107,13 @@ impl PeerLines {
 
     fn claim(&mut self, rank: u32, message: PeerMessage) {
         match self.calls.get_mut(&rank) {
-            Some(Call::Open(waiting)) => waiting.push(message),
-            Some(Call::Answered(stream)) => {
+            Some(PeerCall::Open(waiting)) => waiting.push(message),
+            Some(PeerCall::Answered(stream)) => {
                 // Whoever reads its answers sees that it is gone.
                 let _ = protocol::write(stream, &message);
             }
             None => {
-                self.calls.insert(rank, Call::Open(vec![message]));
+                self.calls.insert(rank, PeerCall::Open(vec![message]));
                 self.call(rank);
             }
         }
@@ -138,7 +138,7 @@ impl PeerLines {
     /// A call was answered, or not. Whether the rank is within reach.
     pub(super) fn called(&mut self, rank: u32, answer: Result<ControlStream, String>) -> bool {
         let waiting = match self.calls.remove(&rank) {
-            Some(Call::Open(waiting)) => waiting,
+            Some(PeerCall::Open(waiting)) => waiting,
             _ => Vec::new(),
         };
         let Ok(stream) = answer else { return false };
@@ -149,7 +149,7 @@ impl PeerLines {
             return false;
         }
         let said = waiting.iter().all(|message| protocol::write(&stream, message).is_ok());
-        self.calls.insert(rank, Call::Answered(stream));
+        self.calls.insert(rank, PeerCall::Answered(stream));
         said
     }
 
@@ -177,8 +177,8 @@ impl PeerLines {
     /// The way to a rank that was called and has answered.
     pub(super) fn take_call(&mut self, rank: u32) -> Option<ControlStream> {
         match self.calls.remove(&rank)? {
-            Call::Answered(stream) => Some(stream),
-            Call::Open(_) => None,
+            PeerCall::Answered(stream) => Some(stream),
+            PeerCall::Open(_) => None,
         }
     }
 
@@ -188,7 +188,7 @@ impl PeerLines {
             let _ = line.stream.shutdown(Shutdown::Both);
         }
         for call in std::mem::take(&mut self.calls).into_values() {
-            if let Call::Answered(stream) = call {
+            if let PeerCall::Answered(stream) = call {
                 let _ = stream.shutdown(Shutdown::Both);
             }
         }
