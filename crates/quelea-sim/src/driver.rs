@@ -98,6 +98,7 @@ pub(crate) struct Driver<'a> {
 }
 
 impl<'a> Driver<'a> {
+    // long: a run in progress has many fields, and each begins somehow
     pub(crate) fn new(
         setup: &'a RunSpec,
         problem: &'a dyn Problem,
