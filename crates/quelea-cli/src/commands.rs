@@ -75,7 +75,8 @@ Examples:
   quelea simulate run.toml --out runs/first     the same run in the virtual cluster
   quelea list algorithms                        what there is to choose from
 
-Exit status: 0 done, 1 the run failed, 2 the request was wrong, 130 interrupted.";
+Exit status: 0 done, 1 the run failed, 2 the request was wrong,
+75 too few processes of the run are within reach, 130 interrupted.";
 
 /// The parser of the whole command line.
 pub fn parser() -> clap::Command {

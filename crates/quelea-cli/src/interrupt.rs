@@ -31,6 +31,11 @@ pub fn counted() -> u32 {
     COUNTED.load(Ordering::Relaxed)
 }
 
+/// From now on Ctrl-C is this process's own again: it has taken over the run.
+pub fn lead() {
+    FOLLOWS.store(false, Ordering::Relaxed);
+}
+
 /// From now on, Ctrl-C and a request to stop let a run save its state and end. A second one, or
 /// one without a run, takes away what was begun and ends the process at once; not before the model
 /// of a run that has come to its end is written.

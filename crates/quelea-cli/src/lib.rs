@@ -15,7 +15,8 @@
 //!
 //! [`call`] runs it with given words.
 //!
-//! Exit status: 0 done, 1 the run failed, 2 the request was wrong, 130 interrupted.
+//! Exit status: 0 done, 1 the run failed, 2 the request was wrong, 75 too few processes of the
+//! run are within reach, 130 interrupted.
 
 mod commands;
 mod doctor;

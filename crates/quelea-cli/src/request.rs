@@ -232,10 +232,17 @@ pub fn check_wait(seconds: u32) -> Result<(), RequestError> {
 /// What shells report for a command that was ended by Ctrl-C.
 pub const INTERRUPTED: u8 = 130;
 
+/// What mail programs report for a failure that may pass: too few of a run's processes are within reach, and
+/// the others may continue.
+pub const NO_QUORUM: u8 = 75;
+
 /// The exit status of a command that ended with this error.
 pub fn status(error: &anyhow::Error) -> u8 {
     if is_asked_to_stop() {
         return INTERRUPTED;
+    }
+    if error.downcast_ref::<RunError>().is_some_and(RunError::is_missing_quorum) {
+        return NO_QUORUM;
     }
     let of_run = error.downcast_ref::<RunError>().is_some_and(RunError::is_request);
     if of_run || error.is::<RequestError>() { 2 } else { 1 }

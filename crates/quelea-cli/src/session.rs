@@ -62,6 +62,13 @@ pub fn run(
     Ok(())
 }
 
+/// Says before a run of several processes what the loss of this one would mean, where that is its end.
+pub fn say_whether_it_survives(prepared: &PreparedRun, output: &Output) {
+    if let (Some(why), false) = (prepared.setup.takeover_refusal(), output.quiet) {
+        mention(&format!("should this process be lost, the run ends with it: {why}"));
+    }
+}
+
 /// The folder of the run: that of the run that is resumed, unless another is named.
 fn claim(prepared: &PreparedRun, output: &Output) -> anyhow::Result<Directory> {
     let algorithm = prepared.config.algorithm.entry.meta.name;

@@ -368,6 +368,8 @@ fn kill_and_resume(how: &[&str], algorithm: &str, kills: usize) {
         "evaluations=5",
         // Asleep most of the time, so that a kill finds it at any step without much computing.
         "cluster.slow={ 0 = 8.0 }",
+        // Else the workers of a run in processes would finish it by themselves.
+        "membership.on_loss=stop",
     ];
     let words: Vec<&str> = settings.iter().flat_map(|setting| ["--set", setting]).collect();
     let is_exact = algorithm != "aladdin";

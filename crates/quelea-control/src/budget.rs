@@ -9,6 +9,9 @@ pub(crate) struct GradientBudget {
     granted: Vec<u64>,
 }
 
+/// In the place of what a worker was granted that is lost: it asks for no more.
+const LOST: u64 = u64::MAX - 1;
+
 /// The answer to a request for a gradient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BudgetAnswer {
@@ -43,15 +46,21 @@ impl GradientBudget {
     /// `worker` was lost after `done` gradients: those that it was granted and has not completed are
     /// computed by others.
     pub(crate) fn lose(&mut self, worker: usize, done: u64) {
-        if let Some(granted) = self.granted.get_mut(worker) {
+        if let Some(granted) = self.granted.get_mut(worker).filter(|granted| **granted != LOST) {
             self.left += granted.saturating_sub(done);
-            *granted = u64::MAX - 1;
+            *granted = LOST;
         }
     }
 
     /// A worker has joined in the place of `worker`: it has been granted nothing.
     pub(crate) fn revive(&mut self, worker: usize) {
         self.granted[worker] = 0;
+    }
+
+    /// As a new controller finds it: `left` beyond those that `worker` was `granted`.
+    pub(crate) fn inherit(&mut self, left: u64, worker: usize, granted: u64) {
+        self.left = left;
+        self.granted[worker] = granted;
     }
 
     /// `worker` asks for its gradient number `number`, from 1. One that is wanted soon is granted while
@@ -104,6 +113,16 @@ impl RankBudget {
         }
         self.asked = Some(urgent);
         Some(self.granted + 1)
+    }
+
+    /// How many were granted in all.
+    pub(crate) fn granted(&self) -> u64 {
+        self.granted
+    }
+
+    /// Whoever was asked is gone.
+    pub(crate) fn ask_again(&mut self) {
+        self.asked = None;
     }
 
     pub(crate) fn grant(&mut self) {

@@ -80,7 +80,9 @@ impl Controller {
             return None;
         }
         let progress = self.ranks.get(record.rank as usize)?;
-        let (before, completed) = (progress.steps_before, progress.steps + 1);
+        // One before it in its place may have been further than where it began.
+        let before = progress.steps_before.min(progress.entered);
+        let completed = progress.steps + 1;
         if before.saturating_add(completed) > self.most_steps() {
             return Some(format!("it reported more than {} steps", self.most_steps()));
         }

@@ -182,7 +182,8 @@ impl Controller {
     /// Takes over how far each rank was, and who was lost before.
     fn resume(&mut self, start: &ResumePoint) {
         for (progress, part) in self.ranks.iter_mut().zip(&start.parts) {
-            (progress.steps_before, progress.position) = (part.step(), part.step());
+            let step = part.step();
+            (progress.steps_before, progress.position, progress.entered) = (step, step, step);
             progress.inherited_steps = part.report.steps.saturating_sub(part.step());
         }
         for rank in start.absent(&self.setup) {
@@ -344,6 +345,8 @@ impl Controller {
         let mut others = (0..ranks).map(|place| (from + place) % ranks);
         match others.find(|rank| !self.ranks[*rank].finished) {
             Some(rank) => self.unfinished = rank,
+            // Who enters while all comes to its end would have to be told what the others were told.
+            None if self.members.lets_in() => {}
             None => self.drain(),
         }
     }

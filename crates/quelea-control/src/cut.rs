@@ -4,6 +4,8 @@
 //! proposes. Any other run comes to rest, is saved, and continues.
 
 mod evaluation;
+mod inherited;
+mod late;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,6 +42,12 @@ pub(crate) struct CutAgreement {
     holds: bool,
     /// Why the run ends, where nobody has asked for it.
     reason: Option<String>,
+    /// Some ranks rest already, and cannot continue before they have saved: a loss does not interrupt.
+    must_rest: bool,
+    /// Checkpoints until this step were written before this controller took over.
+    written_before: u64,
+    /// Some rank can be cut only after its last step.
+    is_near_end: bool,
     /// No cut begins for the time being.
     is_held: bool,
     /// What a cut was for that a change of membership has interrupted.
@@ -102,36 +110,10 @@ impl Controller {
         if is_awaited { Time(POLL_INTERVAL.0 / 64) } else { POLL_INTERVAL }
     }
 
-    /// A checkpoint that was agreed on and does not come about, although no rank computes: who is
-    /// waited for.
-    pub(crate) fn late_cut(&self) -> Option<String> {
-        let cutting = &self.cutting;
-        let (missing, what) = match &cutting.stage {
-            Stage::None | Stage::Resting { .. } | Stage::Writing { .. } => return None,
-            Stage::Proposing(answers) => {
-                let answered = |rank: &usize| answers.contains_key(&(*rank as u32));
-                let silent = (0..self.ranks.len()).find(|rank| !answered(rank));
-                (silent, "the step at which it can be saved".to_string())
-            }
-            Stage::Saving { step, .. } => (None, format!("the checkpoint of step {step}")),
-            Stage::Pausing { step, .. } => (None, format!("the pause after {step} steps")),
-        };
-        let is_written =
-            cutting.saved.keys().next_back().is_none_or(|last| *last <= cutting.durable);
-        let moved = self.ranks.iter().map(|rank| rank.moved).max()?;
-        let waited = self.now.since(moved).seconds();
-        let is_late = waited >= 2.0 * self.limits.peer_seconds
-            && is_written
-            && self.ranks.iter().all(|rank| rank.computing.is_none());
-        is_late.then(|| {
-            let who = missing.map_or("all ranks".to_string(), |rank| format!("rank {rank}"));
-            format!("waited {waited:.1} s for {who}: {what}")
-        })
-    }
-
     /// Asks the observer what it requests, and does what has become due.
     pub(crate) fn attend_cuts(&mut self, observer: &mut dyn Observer) {
         let durable = if self.waits_for_disk { observer.durable_step() } else { u64::MAX };
+        let durable = durable.max(self.cutting.written_before);
         let held = self.cutting.synchronous && self.cutting.schedule.save_every > 0;
         if durable != std::mem::replace(&mut self.cutting.durable, durable) && held {
             self.order(Recipient::All, Command::Durable(durable));
@@ -148,7 +130,7 @@ impl Controller {
         self.agree_on_cut();
         self.give_way_to_gathering();
         // Parts of different views do not fit together.
-        if !self.may_cut() {
+        if !self.may_cut() || self.cutting.is_near_end {
             return;
         }
         let mut request = self.cutting.retry.take().unwrap_or_else(|| observer.request());
@@ -230,11 +212,6 @@ impl Controller {
         self.members.is_changing() || self.cutting.is_held
     }
 
-    /// No cut begins while this holds: for drivers whose views take longer than other commands.
-    pub fn hold_cuts(&mut self, is_held: bool) {
-        self.cutting.is_held = is_held;
-    }
-
     fn pause(&mut self, step: u64) {
         let ranks = 0..self.ranks.len() as u32;
         let awaited = ranks.filter(|rank| !self.ranks[*rank as usize].is_lost).collect();
@@ -260,6 +237,8 @@ impl Controller {
             return;
         }
         if step >= self.cutting.steps {
+            // Steps only grow: there is no room for a cut on request any more.
+            self.cutting.is_near_end = true;
             self.cutting.stage = Stage::None;
             self.cutting.stop = false;
             // Ranks that have ended meanwhile must not start again.
@@ -297,10 +276,16 @@ impl Controller {
     }
 
     pub(crate) fn paused(&mut self, rank: u32) {
-        let Stage::Pausing { step, awaited } = &mut self.cutting.stage else { return };
+        let Stage::Pausing { awaited, .. } = &mut self.cutting.stage else { return };
         awaited.remove(&rank);
+        self.rest_if_all_paused();
+    }
+
+    fn rest_if_all_paused(&mut self) {
+        let Stage::Pausing { step, awaited } = &self.cutting.stage else { return };
         if awaited.is_empty() {
             self.cutting.stage = Stage::Resting { step: *step };
+            self.cutting.must_rest = false;
             self.drain();
         }
     }
@@ -322,6 +307,13 @@ impl Controller {
     /// given up, the others continue, and it is tried again in the view to come: a rank that has saved
     /// must have continued before it hears of a change, or its state would not follow.
     pub(crate) fn interrupt_cut(&mut self) {
+        let ranks = &self.ranks;
+        if let Stage::Pausing { awaited, .. } = &mut self.cutting.stage
+            && self.cutting.must_rest
+        {
+            awaited.retain(|rank| !ranks[*rank as usize].is_lost);
+            return self.rest_if_all_paused();
+        }
         if matches!(self.cutting.stage, Stage::None | Stage::Resting { .. }) {
             return;
         }

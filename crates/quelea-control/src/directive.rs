@@ -1,6 +1,7 @@
 //! What the controller wants to be delivered, and why a run does not end well.
 
 use crate::messages::Command;
+use crate::quorum::MissingQuorum;
 
 /// Whom an order is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +43,9 @@ pub enum RunFailure {
         /// Why.
         reason: String,
     },
+    /// Too few workers of the last view are within reach.
+    #[error("{0}")]
+    NoQuorum(MissingQuorum),
     /// A rank has received values that no honest rank sends, and the run is to end then.
     #[error("rank {rank} failed: {reason}")]
     Poisoned {

@@ -95,6 +95,9 @@ impl Controller {
         if !progress.is_some_and(|progress| progress.is_lost) {
             return Err(format!("worker {rank} is not missing"));
         }
+        if self.members.is_entering(Rank(rank)) {
+            return Err(format!("another worker enters as rank {rank}"));
+        }
         if let Some(why) = self.setup.join_refusal() {
             return Err(format!("nobody can join this run: {why}"));
         }
@@ -188,7 +191,10 @@ impl Controller {
         let sponsored = self.members.waiting.sponsored.as_ref();
         let mut part = sponsored.map(SponsoredState::start).unwrap_or_default();
         let (step, event) = (part.step(), RecordKind::Joined);
-        self.ranks[place].position = step;
+        // One before it in its place may have been further.
+        let inherited = steps.saturating_sub(step);
+        let progress = &mut self.ranks[place];
+        (progress.position, progress.entered, progress.inherited_steps) = (step, step, inherited);
         part.report = RankReport { rank: rank.0, steps, ..RankReport::default() };
         let mut parts = vec![RankCheckpoint::default(); place];
         parts.push(part);

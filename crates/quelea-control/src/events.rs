@@ -81,6 +81,10 @@ impl Controller {
                 self.hear(rank);
                 self.frozen(rank, number, step, observer);
             }
+            RankEvent::Stored { rank, number } => {
+                self.hear(rank);
+                self.stored(rank, number, observer);
+            }
             RankEvent::Leaving { rank } => {
                 self.hear(rank);
                 self.wants_to_leave(rank);

@@ -39,6 +39,9 @@
 //! | `progress` | how far all workers are together, for learning rates of asynchronous runs |
 //! | `cut` | agreement on a consistent cut through the run |
 //! | `membership` | who takes part; how survivors of a loss agree on a new view |
+//! | `quorum`, `seat` | who may continue without the others; where the controller lives |
+//! | `succession`, `member` | who takes over when the controller is gone; every rank's share of its state |
+//! | `takeover` | how the new controller continues |
 //! | `departure`, `entrance` | leaving with notice and joining, at a cut |
 //! | `termination` | when nothing is on its way any more |
 //! | `silence` | whose process is silent |
@@ -64,14 +67,19 @@ mod entrance;
 mod events;
 mod life_cycle;
 mod limits;
+mod member;
 mod membership;
 mod messages;
 mod progress;
+mod quorum;
 mod rank;
 mod salvage;
+mod seat;
 mod silence;
+mod succession;
 mod survey;
 mod suspicion;
+mod takeover;
 mod termination;
 mod text;
 mod timing;
@@ -80,9 +88,13 @@ pub use controller::{Controller, ControllerConfig};
 pub use directive::{Directive, Recipient, RunFailure};
 pub use entrance::Entrance;
 pub use limits::{ComputeLimits, ControlLimits, SilenceLimits};
+pub use member::{Inheritance, MemberState, RestState, StoredEntry, ViewEntry};
 pub use membership::{LossPolicy, LossRefusal};
 pub use messages::{Account, AwaitedPeer, Command, RankEvent, VectorLengths};
+pub use quorum::{MissingQuorum, NO_RANK, QuorumRule};
 pub use rank::{LoopStatus, RankMachine, RankMachineConfig};
+pub use seat::ControllerSeat;
+pub use succession::{ControllerSuccession, PeerMessage, SuccessionConfig, SuccessionStep};
 pub use survey::RankSurvey;
 pub use text::{REASON_CHARS, WARNING_CHARS, shown};
 pub use timing::GradientTime;

@@ -1,6 +1,8 @@
 //! Who takes part: when a rank is lost, the survivors stop starting gradients, say how far they are,
 //! and continue in a new view from a step that none of them has reached.
 
+mod storing;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -16,7 +18,9 @@ use crate::departure::Notices;
 use crate::directive::{Recipient, RunFailure};
 use crate::entrance::Waiting;
 use crate::messages::Command;
+use crate::seat::ControllerSeat;
 use crate::suspicion::RankProgress;
+use storing::StoringChange;
 
 /// The steps of survivors differ by at most one when they are stopped; one more may be under way. The
 /// rebuilt topology holds from beyond that.
@@ -88,11 +92,24 @@ pub(crate) struct Membership {
     pub(crate) notices: Notices,
     /// Workers that want to join.
     pub(crate) waiting: Waiting,
+    /// Where another controller may have to take over: the place of this one.
+    pub(crate) seat: Option<ControllerSeat>,
+    /// The controller that the view names.
+    pub(crate) named: u32,
+}
+
+/// A change that is under way.
+#[derive(Debug)]
+enum PendingChange {
+    /// Survivors are being asked how far they are.
+    Standing(StandingChange),
+    /// The next view is being stored by all, where another controller may have to take over.
+    Storing(StoringChange),
 }
 
 /// Survivors are being asked how far they are.
 #[derive(Debug)]
-struct PendingChange {
+struct StandingChange {
     departed: Vec<Rank>,
     joined: Vec<Rank>,
     awaited: BTreeSet<u32>,
@@ -103,11 +120,20 @@ struct PendingChange {
 impl Membership {
     pub(crate) fn new(view: Arc<View>, changes: Vec<ViewChange>) -> Membership {
         let (notices, waiting) = Default::default();
-        Membership { view, change: None, changes, notices, waiting }
+        Membership { view, change: None, changes, notices, waiting, seat: None, named: 0 }
     }
 
     pub(crate) fn is_changing(&self) -> bool {
         self.change.is_some()
+    }
+
+    /// Whether somebody enters as `rank` with the change that is under way.
+    pub(crate) fn is_entering(&self, rank: Rank) -> bool {
+        match &self.change {
+            Some(PendingChange::Standing(change)) => change.joined.contains(&rank),
+            Some(PendingChange::Storing(change)) => change.has_joined(rank),
+            None => false,
+        }
     }
 
     /// Whether somebody wants to leave or to join.
@@ -204,6 +230,8 @@ impl Controller {
         self.interrupt_cut();
         self.evaluate_complete(observer);
         self.start_change(Rank(rank));
+        self.check_quorum();
+        self.check_server(Rank(rank));
         self.finish_change_if_all_stand(observer);
     }
 
@@ -219,29 +247,33 @@ impl Controller {
 
     /// From now on the others agree on a view without `departed`, whose rank is struck out.
     pub(crate) fn start_change(&mut self, departed: Rank) {
-        if let Some(change) = &mut self.members.change {
-            change.departed.push(departed);
-            change.awaited.remove(&departed.0);
-            // Those who wanted to join wait for the next cut: theirs is not whole any more.
-            self.members.waiting.put_back(&std::mem::take(&mut change.joined));
-            return;
+        match &mut self.members.change {
+            Some(PendingChange::Standing(change)) => {
+                change.departed.push(departed);
+                change.awaited.remove(&departed.0);
+                // Those who wanted to join wait for the next cut: theirs is not whole any more.
+                self.members.waiting.put_back(&std::mem::take(&mut change.joined));
+            }
+            // It may be in force somewhere: the next one is without this rank.
+            Some(PendingChange::Storing(change)) => change.lost.push(departed),
+            None => self.freeze(vec![departed], Vec::new()),
         }
-        self.freeze(vec![departed], Vec::new());
     }
 
     /// From now on the others agree on a view with `joined`.
     pub(crate) fn start_joining(&mut self, joined: Rank) {
         match &mut self.members.change {
-            Some(change) => change.joined.push(joined),
+            Some(PendingChange::Standing(change)) => change.joined.push(joined),
+            Some(PendingChange::Storing(_)) => self.members.waiting.put_back(&[joined]),
             None => self.freeze(Vec::new(), vec![joined]),
         }
     }
 
-    fn freeze(&mut self, departed: Vec<Rank>, joined: Vec<Rank>) {
+    pub(crate) fn freeze(&mut self, departed: Vec<Rank>, joined: Vec<Rank>) {
         let alive = |rank: &u32| !self.ranks[*rank as usize].is_lost;
         let awaited = (0..self.ranks.len() as u32).filter(alive).collect();
-        let stands = BTreeMap::new();
-        self.members.change = Some(PendingChange { departed, joined, awaited, stands });
+        let standing = StandingChange { departed, joined, awaited, stands: BTreeMap::new() };
+        self.members.change = Some(PendingChange::Standing(standing));
         self.order(Recipient::All, Command::Freeze(self.members.view.number + 1));
     }
 
@@ -254,7 +286,7 @@ impl Controller {
         observer: &mut dyn Observer,
     ) {
         let expected = self.members.view.number + 1;
-        let Some(change) = &mut self.members.change else { return };
+        let Some(PendingChange::Standing(change)) = &mut self.members.change else { return };
         if number == expected && change.awaited.remove(&rank) {
             change.stands.insert(rank, step);
             self.finish_change_if_all_stand(observer);
@@ -262,36 +294,53 @@ impl Controller {
     }
 
     pub(crate) fn finish_change_if_all_stand(&mut self, observer: &mut dyn Observer) {
-        let Some(change) = &self.members.change else { return };
-        if !change.awaited.is_empty() {
+        let Some(PendingChange::Standing(standing)) = &self.members.change else { return };
+        if !standing.awaited.is_empty() {
             return;
         }
         // Where one stands that has been lost since counts as well, unless it lied.
         let lied = |rank: u32, step: u64| self.ranks[rank as usize].is_lost && self.is_beyond(step);
-        let stands = change.stands.iter().map(|(rank, step)| (*step, *rank));
+        let stands = standing.stands.iter().map(|(rank, step)| (*step, *rank));
         let latest = stands.filter(|(step, rank)| !lied(*rank, *step)).max();
         let (furthest, rank) = latest.unwrap_or_default();
         if !self.is_plausible(rank, furthest) {
             return;
         }
-        let Some(change) = self.members.change.take() else { return };
+        let Some(PendingChange::Standing(standing)) = self.members.change.take() else { return };
         let from_step = furthest + STEPS_AHEAD;
         let steps = |rank: &Rank| {
             let progress = &self.ranks[rank.index()];
             let left = progress.report.as_ref().is_some_and(|report| report.left);
             DepartedRank { rank: *rank, steps: progress.steps_before + progress.steps, left }
         };
-        let departed = change.departed.iter().map(steps).collect();
+        let departed = standing.departed.iter().map(steps).collect();
         let number = self.members.view.number + 1;
         // Who enters while everything comes to its end would have to be told what the others were told.
-        let joined = if self.is_ending() { Vec::new() } else { change.joined };
+        let joined = if self.is_ending() { Vec::new() } else { standing.joined };
         let change = ViewChange { number, departed, joined, from_step };
+        if self.members.seat.is_some() {
+            self.begin_storing(change);
+        } else {
+            self.put_in_force(change, false, observer);
+        }
+    }
+
+    fn put_in_force(
+        &mut self,
+        change: ViewChange,
+        is_inherited: bool,
+        observer: &mut dyn Observer,
+    ) {
         self.members.view = Arc::new(self.setup.view_after(&self.members.view, &change));
+        if let Some(seat) = self.members.seat {
+            self.members.named = seat.rank;
+        }
         self.members.changes.push(change.clone());
         self.forget_parts();
         observer.view_changed(&change);
-        for rank in &change.joined {
-            self.enter_run(*rank, observer);
+        // Whoever was to join under another controller has no state from which to begin.
+        if !is_inherited {
+            change.joined.iter().for_each(|rank| self.enter_run(*rank, observer));
         }
         self.order(Recipient::All, Command::View(change));
         match self.phase {

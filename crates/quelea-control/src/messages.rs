@@ -49,6 +49,8 @@ pub enum RankEvent {
     Model { rank: u32, step: u64, model: Vec<f32> },
     /// It starts no more gradients before this view, and stands at this step.
     Frozen { rank: u32, number: u32, step: u64 },
+    /// It has stored the view of this number, which is to follow.
+    Stored { rank: u32, number: u32 },
     /// Its part of the cut after this step, saved in this view.
     Saved { rank: u32, step: u64, view: u32, part: Box<RankCheckpoint> },
     /// The first step at which it can still take part in a cut; it stops there until one is agreed.
@@ -108,6 +110,8 @@ pub enum Command {
     Deny,
     /// A rank was lost: start no more gradients before view `number`, and say at which step you are.
     Freeze(u32),
+    /// The view that is to follow: store it, and say so. It is in force when a quorum has.
+    Store(ViewChange),
     /// The view that follows.
     View(ViewChange),
     /// You leave: everything rests; hand over what only you have.
@@ -167,6 +171,7 @@ impl RankEvent {
             | RankEvent::Lost { rank, .. }
             | RankEvent::Poisoned { rank, .. }
             | RankEvent::Frozen { rank, .. }
+            | RankEvent::Stored { rank, .. }
             | RankEvent::Model { rank, .. }
             | RankEvent::Saved { rank, .. }
             | RankEvent::CutProposal { rank, .. }
@@ -307,6 +312,7 @@ fn check_record(record: &Record) -> Result<(), String> {
         | RecordKind::Lost
         | RecordKind::Left
         | RecordKind::Joined
+        | RecordKind::TookOver
         | RecordKind::Workers { .. }
         | RecordKind::Account { .. }
         | RecordKind::Deviation { .. }

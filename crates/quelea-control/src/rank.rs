@@ -15,6 +15,7 @@ mod poisoned;
 mod sampling;
 mod status;
 mod step;
+mod succession;
 mod traffic;
 
 use std::sync::Arc;
@@ -41,6 +42,7 @@ use crate::timing::{GradientTime, PendingStep};
 use cut::CutState;
 use sampling::Sampling;
 use status::SalvageState;
+use succession::ControllerShare;
 
 /// Where the current step of a worker stands. A server is always ready.
 #[derive(Debug)]
@@ -120,6 +122,7 @@ pub struct RankMachine {
     cutting: CutState,
     salvage: SalvageState,
     report: RankReport,
+    share: ControllerShare,
     /// Messages since this process began, to be compared.
     sent: u64,
     received: u64,
@@ -173,6 +176,7 @@ impl RankMachine {
                 config.waits_for_disk,
             ),
             salvage: SalvageState::None,
+            share: ControllerShare::new(report.steps),
             report: RankReport { rank: rank.0, is_server: node.is_server, ..report },
             sent: 0,
             received: 0,
@@ -343,6 +347,8 @@ impl RankMachine {
         match command {
             Command::Grant { .. } => self.budget.grant(),
             Command::Deny => self.budget.deny(),
+            // Told again by another controller, it flushes nothing twice.
+            Command::Drain if self.life_cycle.is_draining() => {}
             Command::Drain => {
                 self.life_cycle.drain();
                 self.node.drain(now);
@@ -356,8 +362,7 @@ impl RankMachine {
             }),
             Command::HandOver => self.node.leave(now),
             Command::Finish | Command::Leave => {
-                let report = Box::new(self.final_report());
-                self.events.push(RankEvent::Report(report));
+                self.report_at_end();
                 return true;
             }
             // A worker that has just joined in that view may hear of it late.
@@ -365,6 +370,10 @@ impl RankMachine {
                 self.frozen_until = Some(number);
                 let (rank, step) = (self.node.rank.0, self.node.step());
                 self.events.push(RankEvent::Frozen { rank, number, step });
+            }
+            Command::Store(change) => {
+                let (rank, number) = (self.node.rank.0, change.number);
+                self.events.push(RankEvent::Stored { rank, number });
             }
             Command::Salvage => self.salvage = SalvageState::Asked,
             Command::Explain => self.explain(),
@@ -376,6 +385,7 @@ impl RankMachine {
 
     /// This rank was given notice: it wants to leave once the others can do without it.
     pub fn leave(&mut self) {
+        self.share.is_leaving = true;
         self.events.push(RankEvent::Leaving { rank: self.node.rank.0 });
     }
 

@@ -31,6 +31,8 @@ pub(crate) struct RankProgress {
     pub(crate) inherited_steps: u64,
     /// The step that it is at, by what it has said.
     pub(crate) position: u64,
+    /// The step at which its process began.
+    pub(crate) entered: u64,
     /// Its process is gone.
     pub(crate) is_gone: bool,
     /// Nothing can be said to it any more.
@@ -62,6 +64,7 @@ impl RankProgress {
             steps: 0,
             inherited_steps: 0,
             position: 0,
+            entered: 0,
             is_gone: false,
             is_unreachable: false,
             has_failed: false,

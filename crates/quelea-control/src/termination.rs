@@ -120,6 +120,9 @@ impl Controller {
     /// driver calls [`poll`](Controller::poll) at [`next_probe`](Controller::next_probe).
     pub fn use_probes(&mut self) {
         self.uses_probes = true;
+        if self.phase == RunPhase::Draining {
+            self.restart_drain();
+        }
     }
 
     /// When ranks are asked again whether anything is on its way.

@@ -151,6 +151,13 @@ impl RunSpec {
         }
     }
 
+    /// Why a real run ends with the process that controls it, if it does: another process cannot take over.
+    pub fn takeover_refusal(&self) -> Option<&'static str> {
+        (self.ranks() > self.seats()).then_some(
+            "the servers of its algorithm live there, and nobody else has their part of the model",
+        )
+    }
+
     /// Why no workers can join as these ranks beside those of `view`, if they cannot: the topology must be
     /// built over all of them. In the place of a worker that was there before, a worker takes over that one's
     /// place in the topology.

@@ -6,7 +6,10 @@ use std::net::Shutdown;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use quelea_control::{Command, Controller, ControllerConfig, RankEvent, Recipient, RunFailure};
+use quelea_control::{
+    Command, Controller, ControllerConfig, ControllerSeat, Inheritance, MemberState, PeerMessage,
+    QuorumRule, RankEvent, Recipient, RunFailure,
+};
 use quelea_core::time::Time;
 use quelea_record::{Observer, Outcome};
 use tokio::sync::mpsc::UnboundedSender;
@@ -14,7 +17,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::clock::RunClock;
 use crate::error::NetError;
 use crate::local_ranks::ProcessContext;
-use crate::protocol::{self, PacketError};
+use crate::protocol::{self, PacketError, SetupMessage};
 use crate::rank::Inbox;
 use crate::rendezvous::HeldBytes;
 use crate::rendezvous::admission::JoinedWorker;
@@ -34,14 +37,32 @@ pub(crate) enum Incoming {
     Said { event: RankEvent, held: HeldBytes },
     /// Something has arrived from the process of a rank.
     Alive { rank: u32, at: Instant },
-    /// The process of a rank has gone, or, in a joined process, the coordinator's.
+    /// The process of a rank has gone.
     Gone { rank: u32, reason: String },
     /// A worker that joins is connected with all others.
     Connected(JoinedWorker),
     /// It is not, for this reason.
     NotConnected { rank: u32, reason: String },
-    /// The coordinator has ended the run; only in a joined process.
+    /// The controller has ended the run; only in a joined process, as all that follow.
     Aborted(String),
+    /// The run has ended well.
+    Ended,
+    /// This connection with a controller, or with one that wants to be, has ended.
+    LineEnded { line: u32, reason: String },
+    /// The controller at the other end of this line has said its first word.
+    Met { line: u32 },
+    /// A view that is to be stored, or is in force.
+    Heard(Command),
+    /// A worker that joins listens there.
+    Moved { rank: u32, address: String },
+    /// What a new controller needs to know of the rank of this process.
+    Share(Box<MemberState>),
+    /// The process of a rank has something to say about who controls the run.
+    Line { rank: u32, stream: ControlStream },
+    /// A call to the process of a rank was answered, or why not.
+    Called { rank: u32, answer: Result<ControlStream, String> },
+    /// A rank says something about who controls the run.
+    Peer { rank: u32, message: PeerMessage },
 }
 
 /// How a rank receives commands.
@@ -110,6 +131,15 @@ struct ControllerDriver {
     hurries: bool,
 }
 
+/// What another process has left behind for the controller of this one.
+pub(crate) struct TakenOver {
+    pub(crate) inheritance: Inheritance,
+    /// How ranks receive commands.
+    pub(crate) links: Vec<ControlLink>,
+    /// What they have said since they voted.
+    pub(crate) early: Vec<RankEvent>,
+}
+
 /// Decides for the run until its end. On failure every rank has been told.
 pub(crate) fn run(
     context: &ProcessContext,
@@ -118,9 +148,45 @@ pub(crate) fn run(
     observer: &mut dyn Observer,
     incoming: &Receiver<Incoming>,
 ) -> Result<Outcome, NetError> {
+    let own_ranks = own_ranks(&links);
+    let mut controller = Controller::new(config(context, &own_ranks), context.clock.now());
+    if let Some(survival) = &context.survival {
+        let (rank, quorum) = (survival.controller, QuorumRule::Majority);
+        controller.sit(ControllerSeat { rank, term: FIRST_TERM, quorum });
+    }
+    drive(ControllerDriver::new(context, controller, links, joiners), observer, incoming)
+}
+
+/// Decides for the run from now on, until its end, in the place of a process that is gone.
+pub(crate) fn take_over(
+    context: &ProcessContext,
+    taken: TakenOver,
+    observer: &mut dyn Observer,
+    incoming: &Receiver<Incoming>,
+) -> Result<Outcome, NetError> {
+    let TakenOver { inheritance, links, early } = taken;
+    let (own_ranks, now) = (own_ranks(&links), context.clock.now());
+    let config = config(context, &own_ranks);
+    let controller =
+        Controller::take_over(config, now, &inheritance, QuorumRule::Majority, observer);
+    let mut driver = ControllerDriver::new(context, controller, links, None);
+    for event in early {
+        driver.handle(now, event, observer);
+    }
+    drive(driver, observer, incoming)
+}
+
+/// The term of a run's first controller.
+pub(crate) const FIRST_TERM: u32 = 1;
+
+/// Ranks of this process.
+fn own_ranks(links: &[ControlLink]) -> Vec<u32> {
     let is_local = |rank: &u32| matches!(links[*rank as usize], ControlLink::Local(_));
-    let own_ranks: Vec<u32> = (0..links.len() as u32).filter(is_local).collect();
-    let config = ControllerConfig {
+    (0..links.len() as u32).filter(is_local).collect()
+}
+
+fn config<'a>(context: &'a ProcessContext, own_ranks: &'a [u32]) -> ControllerConfig<'a> {
+    ControllerConfig {
         setup: &context.setup,
         start: &context.start,
         schedule: context.schedule,
@@ -128,19 +194,16 @@ pub(crate) fn run(
         on_loss: context.options.on_loss,
         watches: true,
         waits_for_disk: true,
-        own_ranks: &own_ranks,
+        own_ranks,
         is_external: context.is_external,
-    };
-    let mut driver = ControllerDriver {
-        controller: Controller::new(config, context.clock.now()),
-        links,
-        clock: context.clock,
-        still: StoodStill::new(),
-        leaving: BTreeSet::new(),
-        joiners,
-        entrance_limit: Duration::from_secs_f64(context.options.peer_seconds / 4.0),
-        hurries: false,
-    };
+    }
+}
+
+fn drive(
+    mut driver: ControllerDriver,
+    observer: &mut dyn Observer,
+    incoming: &Receiver<Incoming>,
+) -> Result<Outcome, NetError> {
     loop {
         let now = driver.hear(incoming, observer)?;
         let ended = driver.controller.poll(now, observer);
@@ -149,13 +212,44 @@ pub(crate) fn run(
         driver.deliver();
         match ended {
             Ok(None) => {}
-            Ok(Some(outcome)) => return Ok(outcome),
+            Ok(Some(outcome)) => {
+                driver.say_that_it_ended();
+                return Ok(outcome);
+            }
             Err(error) => return Err(error.into()),
         }
     }
 }
 
 impl ControllerDriver {
+    fn new(
+        context: &ProcessContext,
+        controller: Controller,
+        links: Vec<ControlLink>,
+        joiners: Option<Joiners>,
+    ) -> ControllerDriver {
+        ControllerDriver {
+            controller,
+            links,
+            clock: context.clock,
+            still: StoodStill::new(),
+            leaving: BTreeSet::new(),
+            joiners,
+            entrance_limit: Duration::from_secs_f64(context.options.peer_seconds / 4.0),
+            hurries: false,
+        }
+    }
+
+    /// Everybody's report is here: nobody has to take over.
+    fn say_that_it_ended(&self) {
+        for link in &self.links {
+            if let ControlLink::Remote(stream) = link {
+                // One that is gone has reported too.
+                let _ = protocol::write(stream, &SetupMessage::Ended);
+            }
+        }
+    }
+
     /// Waits for what a rank says, at most until the controller's next deadline. Returns the time until
     /// which it is known for how long this process stood still; if it stands still after that, nobody is
     /// judged by a later one.
@@ -195,7 +289,19 @@ impl ControllerDriver {
                 self.joiners.iter_mut().for_each(|joiners| joiners.give_up(rank, &reason));
             }
             Ok(Incoming::Aborted(reason)) => return Err(NetError::Aborted(reason)),
-            Err(_) => {}
+            // Words of the time before this process has taken over, and calls that come too late.
+            Ok(
+                Incoming::Ended
+                | Incoming::LineEnded { .. }
+                | Incoming::Met { .. }
+                | Incoming::Heard(_)
+                | Incoming::Moved { .. }
+                | Incoming::Share(_)
+                | Incoming::Line { .. }
+                | Incoming::Called { .. }
+                | Incoming::Peer { .. },
+            )
+            | Err(_) => {}
         }
         Ok(now)
     }
@@ -273,6 +379,7 @@ impl From<RunFailure> for NetError {
         match error {
             RunFailure::Lost { rank, reason } => NetError::Lost { rank, reason },
             RunFailure::Stalled(text) => NetError::Stalled(text),
+            RunFailure::NoQuorum(missing) => NetError::NoQuorum(missing),
             RunFailure::Failed { rank, reason } | RunFailure::Poisoned { rank, reason } => {
                 NetError::Failed { rank, reason }
             }

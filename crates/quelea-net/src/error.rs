@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 
+use quelea_control::MissingQuorum;
+
 /// Why a run could not begin or did not end well.
 #[derive(Debug, thiserror::Error)]
 pub enum NetError {
@@ -71,6 +73,9 @@ pub enum NetError {
         /// How that was seen.
         reason: String,
     },
+    /// Too few workers of the last view are within reach: the others may continue without this process.
+    #[error("{0}")]
+    NoQuorum(MissingQuorum),
     /// Something was awaited for too long.
     #[error("{0}")]
     Stalled(String),

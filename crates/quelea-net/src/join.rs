@@ -1,40 +1,48 @@
 //! A worker's process: joins a run, builds it from the coordinator's job, takes part.
 
+mod asking;
+mod command_reader;
 mod coordinator_reader;
 mod entrance;
 mod event_writer;
+mod follower;
 mod loading;
 #[cfg(test)]
 mod lying_peer;
+mod peer_lines;
+mod survivor;
 
-use std::net::{IpAddr, ToSocketAddrs};
+use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
 
-use crate::clock::RunClock;
 use crate::compute::Gradients;
 use crate::controller::Incoming;
 use crate::error::NetError;
 use crate::heartbeat::Heartbeats;
-use crate::launcher;
+use crate::heir::Heir;
 use crate::local_ranks::{LocalRanks, ProcessContext};
 use crate::measure::Prober;
 use crate::open_files::OpenFiles;
 use crate::options::NetOptions;
-use crate::protocol::{
-    self, JOB_BYTES, PacketError, PacketStream, SMALL_BYTES, SetupMessage, Wait,
-};
-use crate::rendezvous::check;
-use crate::rendezvous::stand_by::{SILENCE_SECONDS, SeatWish};
+use crate::protocol::{self, PacketError, PacketStream, SetupMessage, Wait};
+use crate::rendezvous::stand_by::SeatWish;
+use crate::rendezvous::worker_reader::EventLimits;
+use crate::rendezvous::{check, vector_lengths};
 use crate::transport::tcp::prepare;
 use crate::transport::{Doors, MeshPlan, RankLinks, TransportKind};
 use crate::trust::{ControlStream, Credentials, LinkIdentity, RankKey};
-use coordinator_reader::{CoordinatorReader, hear, unexpected};
+use asking::{Welcome, ask, synchronize};
+use command_reader::{CommandLine, CommandListener, coordinator_patience};
+pub(crate) use coordinator_reader::RunMessage;
+use coordinator_reader::{CoordinatorReader, RunBeginning, hear, unexpected};
 use entrance::JoinTarget;
-use event_writer::{JoinEnd, attend_coordinator, coordinator_patience, serve};
+use follower::{Follower, JoinEnd};
+use peer_lines::{Caller, PeerLines};
 use quelea_core::message::Rank;
 use quelea_core::run_spec::RunSpec;
+use survivor::{Survivor, SurvivorConfig};
 
 /// Makes a run from the bytes of a job, or says why it cannot be run here.
 pub type BuildRun<'a> = dyn FnMut(&[u8]) -> Result<(RunSpec, Gradients), JobError> + 'a;
@@ -69,17 +77,39 @@ pub fn join(
     options: &NetOptions,
     build: &mut BuildRun<'_>,
 ) -> Result<(), NetError> {
-    join_through(addr, SeatWish::of(rank), options, build, &Direct)
+    join_through(addr, SeatWish::of(rank), options, build, Around { relay: &Direct, heir: None })
 }
 
-/// Waits at the coordinator as a spare until a worker is lost, and takes part in its place.
-/// [`NetError::Unneeded`] says that the run ended before that.
+/// Waits at the coordinator as a spare until a worker is lost, and takes part in its place, as
+/// [`join_as_heir`] does. [`NetError::Unneeded`] says that the run ended before that.
 pub fn stand_by(
     addr: &str,
     options: &NetOptions,
     build: &mut BuildRun<'_>,
+    heir: Option<&mut dyn Heir>,
 ) -> Result<(), NetError> {
-    join_through(addr, SeatWish::Lost, options, build, &Direct)
+    let around = Around { relay: &Direct, heir };
+    join_through(addr, SeatWish::Lost, options, build, around)
+}
+
+/// As [`join`]; should the process be lost that controls the run, this one may take over, where the run
+/// [survives](NetOptions::survives) that.
+pub fn join_as_heir(
+    addr: &str,
+    rank: Option<u32>,
+    options: &NetOptions,
+    build: &mut BuildRun<'_>,
+    heir: &mut dyn Heir,
+) -> Result<(), NetError> {
+    let around = Around { relay: &Direct, heir: Some(heir) };
+    join_through(addr, SeatWish::of(rank), options, build, around)
+}
+
+/// What is around a rank of this process.
+struct Around<'a> {
+    relay: &'a dyn Relay,
+    /// Who takes over, if this process can.
+    heir: Option<&'a mut dyn Heir>,
 }
 
 /// What is between a rank and the others: nothing, except in tests of ranks that lie.
@@ -105,8 +135,9 @@ fn join_through(
     wish: SeatWish,
     options: &NetOptions,
     build: &mut BuildRun<'_>,
-    relay: &dyn Relay,
+    around: Around<'_>,
 ) -> Result<(), NetError> {
+    let Around { relay, heir } = around;
     let entrance = JoinTarget::new(addr, options)?;
     let (stream, welcome) = ask(&entrance, wish, options)?;
     let known = |_| entrance.address().to_string();
@@ -140,10 +171,10 @@ fn join_through(
     protocol::write(&stream, &SetupMessage::Meshed).map_err(gone)?;
     let prober = Prober { links: &rank_links[0], gradients: &gradients, initial: &setup.initial };
     let reader = CoordinatorReader { stream: &stream, address: &address, options };
-    let Some((start, zero, schedule)) = reader.hear_start(begin, setup.layout.len(), &prober)?
-    else {
+    let Some(beginning) = reader.hear_start(begin, setup.layout.len(), &prober)? else {
         return Ok(());
     };
+    let RunBeginning { start, zero, schedule, survival } = beginning;
     let context = ProcessContext {
         setup,
         options: options.clone(),
@@ -154,23 +185,69 @@ fn join_through(
         controller: controller.clone(),
         doors,
         is_external: gradients.are_external(),
+        survival: survival.filter(|_| heir.is_some()),
     };
     options.leave.arm();
     let rank_links = relay.links(rank_links);
     let local = LocalRanks::start(&context, &gradients, rank_links, Heartbeats::ToCoordinator)?;
     let inbox = local.inbox(Rank(rank)).expect("it was just started").clone();
     // From here on a coordinator that takes nothing is as good as gone.
-    let seconds = coordinator_patience(&stream, options.peer_seconds);
+    let seconds = coordinator_patience(&stream, options.peer_seconds, context.survival.is_some());
     prepare(stream.socket(), seconds).map_err(|error| gone(error.into()))?;
-    attend_coordinator(&stream, inbox, controller.clone(), known, seconds)
-        .map_err(|error| gone(error.into()))?;
-    serve(&stream, &relay.events(incoming), controller).map_err(|end| how_it_ended(end, address))
+    let is_followed = Arc::new(AtomicBool::new(true));
+    let line = CommandLine { line: 0, rank: None, stream: stream.clone(), is_followed };
+    let listener = CommandListener { inbox, process: controller, identity: known, seconds };
+    listener.clone().attend(line.clone()).map_err(|error| gone(error.into()))?;
+    let process = listener.process.clone();
+    let survivor = heir.and_then(|heir| {
+        heir.begins(context.survival.is_some());
+        let place = OwnPlace { run, rank: Rank(rank), addresses, coordinator: address.clone() };
+        place.survivor(&context, listener, heir)
+    });
+    let follower = Follower::new(&line, process, survivor).map_err(|error| gone(error.into()))?;
+    follower.serve(&relay.events(incoming)).map_err(|end| how_it_ended(end, address))
+}
+
+/// Where this process is in the run.
+struct OwnPlace {
+    run: u64,
+    rank: Rank,
+    /// Where all ranks listen.
+    addresses: Vec<String>,
+    coordinator: String,
+}
+
+impl OwnPlace {
+    /// Its part in who controls the run, where that may change.
+    fn survivor<'a>(
+        self,
+        context: &'a ProcessContext,
+        listener: CommandListener,
+        heir: &'a mut dyn Heir,
+    ) -> Option<Survivor<'a>> {
+        let survival = context.survival.clone()?;
+        let ProcessContext { setup, options, .. } = context;
+        let limits = EventLimits::new(setup.ranks(), vector_lengths(setup, options));
+        let (identity, options) = (listener.identity.clone(), options.clone());
+        let caller = Caller { run: self.run, own: self.rank, identity, options, limits };
+        let inbox = listener.inbox.clone();
+        Some(Survivor::new(SurvivorConfig {
+            rank: self.rank,
+            context,
+            survival,
+            inbox,
+            lines: PeerLines::new(caller, listener, self.addresses),
+            heir,
+            coordinator: self.coordinator,
+        }))
+    }
 }
 
 fn how_it_ended(end: JoinEnd, address: String) -> NetError {
     match end {
         JoinEnd::Aborted(reason) => NetError::Aborted(reason),
         JoinEnd::Gone(reason) => NetError::LostCoordinator { address, reason },
+        JoinEnd::NoQuorum(missing) => NetError::NoQuorum(missing),
     }
 }
 
@@ -259,121 +336,4 @@ fn listening_ip(options: &NetOptions, open: bool, own: IpAddr) -> IpAddr {
         (None, true, IpAddr::V4(_)) => IpAddr::from([0, 0, 0, 0]),
         (None, true, IpAddr::V6(_)) => IpAddr::from([0u16; 8]),
     }
-}
-
-/// The coordinator's answer to a worker that may take part.
-struct Welcome {
-    run: u64,
-    rank: u32,
-    open: bool,
-    timeline: bool,
-    late: bool,
-    shares: bool,
-    job: Vec<u8>,
-}
-
-/// Finds the coordinator and asks to take part; tries again until it is there.
-fn ask(
-    entrance: &JoinTarget,
-    wish: SeatWish,
-    options: &NetOptions,
-) -> Result<(ControlStream, Welcome), NetError> {
-    let begun = Instant::now();
-    let limit = Duration::from_secs_f64(options.connect_seconds);
-    let mut pause = Duration::from_millis(2);
-    loop {
-        let problem = match launcher::resolve(entrance.address()) {
-            Ok((address, key)) => match ask_once(entrance, &address, wish, &key, options)? {
-                Ok(welcomed) => return Ok(welcomed),
-                Err(problem) => problem,
-            },
-            Err(problem) => problem,
-        };
-        if begun.elapsed() + pause >= limit {
-            let seconds = begun.elapsed().as_secs_f64();
-            let address = entrance.address().to_string();
-            return Err(NetError::Connect { address, seconds, problem });
-        }
-        std::thread::sleep(pause);
-        pause = (pause * 2).min(Duration::from_millis(200));
-    }
-}
-
-/// The inner error is one that may pass: nobody listens yet, or somebody else does.
-fn ask_once(
-    entrance: &JoinTarget,
-    address: &str,
-    wish: SeatWish,
-    key: &str,
-    options: &NetOptions,
-) -> Result<Result<(ControlStream, Welcome), String>, NetError> {
-    let limit = Duration::from_secs_f64(options.connect_seconds);
-    let stream = match address.to_socket_addrs().map(|mut found| found.next()) {
-        Ok(Some(target)) => options.local.connect(&target, limit),
-        Ok(None) => return Ok(Err("the name has no address".into())),
-        Err(error) => Err(error),
-    };
-    let stream = match stream {
-        Ok(stream) => stream,
-        Err(error) => return Ok(Err(error.to_string())),
-    };
-    let wrong = |error: PacketError| NetError::Handshake {
-        address: address.into(),
-        problem: error.to_string(),
-    };
-    prepare(&stream, options.connect_seconds).map_err(|error| wrong(error.into()))?;
-    let stream = match entrance.enter(stream, address, options)? {
-        Ok(stream) => stream,
-        Err(problem) => return Ok(Err(problem)),
-    };
-    protocol::write(&stream, &wish.request(key)).map_err(wrong)?;
-    let wait = Wait::new(options.connect_seconds, "an answer");
-    let mut answer = protocol::read(&stream, JOB_BYTES + SMALL_BYTES, Some(wait));
-    if wish == SeatWish::Lost && matches!(answer, Ok(SetupMessage::Alive)) {
-        answer = await_loss(&stream, address)?;
-    }
-    match answer.map_err(|error| entrance.explain(wrong(error)))? {
-        SetupMessage::Welcome { run, rank, open, timeline, late, shares, job } => {
-            Ok(Ok((stream, Welcome { run, rank, open, timeline, late, shares, job })))
-        }
-        SetupMessage::Refused { reason, elsewhere: true } => Ok(Err(reason)),
-        SetupMessage::Refused { reason, .. } => {
-            Err(NetError::Refused { address: address.into(), reason })
-        }
-        other => Err(unexpected(address, &other)),
-    }
-}
-
-/// Waits as a spare; what follows the signs that it may still be needed.
-fn await_loss(
-    stream: &ControlStream,
-    address: &str,
-) -> Result<Result<SetupMessage, PacketError>, NetError> {
-    loop {
-        let sign = Wait::new(SILENCE_SECONDS, "a sign that the run goes on");
-        match protocol::read(stream, JOB_BYTES + SMALL_BYTES, Some(sign)) {
-            Ok(SetupMessage::Alive) => {}
-            Ok(SetupMessage::Refused { elsewhere: true, .. }) | Err(PacketError::Closed) => {
-                return Err(NetError::Unneeded { address: address.into() });
-            }
-            answer => return Ok(answer),
-        }
-    }
-}
-
-/// The coordinator's clock, from the quickest of a few questions.
-fn synchronize(stream: &ControlStream, wait: Wait) -> Result<RunClock, PacketError> {
-    let mut best: Option<(Duration, RunClock)> = None;
-    for _ in 0..8 {
-        let asked = Instant::now();
-        protocol::write(stream, &SetupMessage::Ping)?;
-        let answer = protocol::read(stream, SMALL_BYTES, Some(wait))?;
-        let took = asked.elapsed();
-        if let SetupMessage::Pong { now } = answer
-            && best.is_none_or(|(least, _)| took < least)
-        {
-            best = Some((took, RunClock::showing(now, asked + took / 2)));
-        }
-    }
-    Ok(best.map_or_else(RunClock::start, |(_, clock)| clock))
 }

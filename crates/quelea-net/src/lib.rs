@@ -32,6 +32,7 @@
 //! | [`external_loop`] | a rank whose gradients and optimizer belong to a training script |
 //! | `rank`, `compute`, `local_ranks` | a rank on its thread, its gradients, all ranks of a process |
 //! | `early_frames` | how many frames of steps to come a peer may have here |
+//! | [`Heir`], [`join_as_heir()`] | a worker's process that takes over when the one that controls the run is lost |
 //! | `heartbeat` | the thread that shows that a process is alive |
 //! | `self_survey` | memory and round trips, for those who look at a run |
 //! | `transport` | how frames travel between ranks: the interface, TCP, ranks of one process |
@@ -51,6 +52,7 @@ mod early_frames;
 mod error;
 pub mod external_loop;
 mod heartbeat;
+mod heir;
 mod join;
 pub mod launcher;
 mod leave;
@@ -73,7 +75,8 @@ pub mod untrusted;
 
 pub use compute::{Gradients, MakeLoop, MakeSource};
 pub use error::NetError;
-pub use join::{BuildRun, JobError, join, stand_by};
+pub use heir::{DriveOn, Heir, TakeOver};
+pub use join::{BuildRun, JobError, join, join_as_heir, stand_by};
 pub use leave::LeaveNotice;
 pub use local_address::LocalAddress;
 pub use options::NetOptions;

@@ -25,6 +25,7 @@ use crate::error::NetError;
 use crate::external_loop::{ExternalLoop, LoopEntrance};
 use crate::heartbeat::{HeartbeatThread, Heartbeats, WatchedRank};
 use crate::options::NetOptions;
+use crate::protocol::Survival;
 use crate::rank::{Inbox, RankConfig, RankState};
 use crate::transport::{
     AttachContext, Doors, FrameSink, Link, LinkError, LinkTask, RankEndpoint, RankLinks,
@@ -44,6 +45,8 @@ pub(crate) struct ProcessContext {
     pub(crate) doors: Doors,
     /// Whether loops outside decide how many gradients there are.
     pub(crate) is_external: bool,
+    /// Who controls the run at first, where it survives that process.
+    pub(crate) survival: Option<Survival>,
 }
 
 /// The running ranks of this process. Dropping it ends them.
@@ -292,6 +295,8 @@ impl RankThread {
                     Some(Inbox::LoopState(state)) => rank_state.borrow_mut().loop_saved(&state),
                     Some(Inbox::Broken(reason)) => rank_state.borrow_mut().failed(reason),
                     Some(Inbox::Peer(endpoint)) => self.meet(rank_state, order, endpoint),
+                    Some(Inbox::Share) => rank_state.borrow_mut().share(),
+                    Some(Inbox::MeetController) => rank_state.borrow_mut().meet_controller(),
                     Some(Inbox::Command(command)) => {
                         if rank_state.borrow_mut().command(command) {
                             return;

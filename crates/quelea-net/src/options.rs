@@ -37,6 +37,9 @@ pub struct NetOptions {
     pub report_models: bool,
     /// What happens when a rank is lost.
     pub on_loss: LossPolicy,
+    /// Whether the run survives the process that controls it, where its algorithm allows that: the processes
+    /// of the workers can take over.
+    pub survives: bool,
     /// Notice to leave, for the workers of this process.
     pub leave: LeaveNotice,
     /// What carries frames between processes. The coordinator's choice holds for all; a process that joins
@@ -84,6 +87,7 @@ impl Default for NetOptions {
             drain_seconds: 30.0,
             report_models: true,
             on_loss: LossPolicy::Stop,
+            survives: false,
             leave: LeaveNotice::default(),
             transport: TransportKind::default(),
             security: Security::default(),

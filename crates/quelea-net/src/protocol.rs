@@ -3,6 +3,8 @@
 mod codec;
 pub(crate) use codec::SAVED;
 mod fields;
+mod succession;
+pub(crate) use succession::{LineMessage, WorkerMessage};
 mod surveys;
 
 use std::borrow::Cow;
@@ -69,8 +71,9 @@ pub(crate) enum SetupMessage {
     /// The worker resumes from this, in the view that follows from these changes; sent before the start.
     /// `resized`: all but the common part of the state is reset; `joins`: the state is another's.
     Resume { part: Box<RankCheckpoint>, resized: bool, joins: bool, changes: Vec<ViewChange> },
-    /// The run begins; its zero on the coordinator's clock, and when checkpoints are taken.
-    Start { zero: Time, schedule: CheckpointSchedule },
+    /// The run begins; its zero on the coordinator's clock, when checkpoints are taken, and how it survives
+    /// the coordinator, if it does.
+    Start { zero: Time, schedule: CheckpointSchedule, survival: Option<Survival> },
     /// The first message on a connection between two ranks.
     Hello { run: u64, from: u32, to: u32 },
     /// The answer to it.
@@ -105,6 +108,23 @@ pub(crate) enum SetupMessage {
     ListeningAt { address: SocketAddr },
     /// A spare waits, with the connection open, until it can take the place of a worker that is lost.
     StandBy { key: String },
+    /// During the run: a worker that joins listens there.
+    Moved { rank: u32, address: String },
+    /// The last word of a run that has ended well: nobody has to take over.
+    Ended,
+    /// Instead of a hello: the controller is gone, and `from` has something to say about who is next.
+    Control { run: u64, from: u32, to: u32 },
+}
+
+/// Who controls a run at first that survives that process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Survival {
+    /// The rank in whose process the controller lives, or [`NO_RANK`](quelea_control::NO_RANK).
+    pub(crate) controller: u32,
+    /// All ranks of that process.
+    pub(crate) ranks: Vec<u32>,
+    /// As long as there are so many workers, the run continues.
+    pub(crate) min_workers: u32,
 }
 
 /// Anything that is written as one packet.

@@ -44,6 +44,10 @@ pub(crate) enum Inbox {
     Command(Command),
     /// A worker that joins has connected.
     Peer(Box<dyn RankEndpoint>),
+    /// The controller is gone: the rank's share of its state is wanted.
+    Share,
+    /// Another controller has taken over.
+    MeetController,
 }
 
 /// A rank.
@@ -281,6 +285,19 @@ impl RankState {
     pub(crate) fn lost(&mut self, peer: Rank, reason: String) {
         self.machine.lost(peer, reason);
         self.tell_all();
+    }
+
+    /// Says what a new controller needs to know of this rank; all that it has said before is in it.
+    pub(crate) fn share(&mut self) {
+        self.tell_all();
+        let state = Box::new(self.machine.member_state());
+        let _ = self.controller.send(Incoming::Share(state));
+    }
+
+    /// Another controller has taken over: says again what the one before may not have heard.
+    pub(crate) fn meet_controller(&mut self) {
+        self.machine.meet_controller();
+        self.settle();
     }
 
     /// This rank cannot continue.

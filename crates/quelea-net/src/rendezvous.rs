@@ -13,4 +13,5 @@ pub(crate) mod worker_reader;
 
 pub(crate) use server::check;
 pub use server::{Coordinator, Hosted, resume, threads};
+pub(crate) use starting::vector_lengths;
 pub(crate) use worker_reader::HeldBytes;

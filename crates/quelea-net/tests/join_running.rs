@@ -157,7 +157,7 @@ fn a_spare_takes_the_place_of_a_lost_worker_and_another_is_told_that_it_is_not_n
                 let run = Run::parse(job);
                 Ok((run.setup(), gradients(&run)))
             };
-            stand_by(address, &NetOptions::default(), build)
+            stand_by(address, &NetOptions::default(), build, None)
         };
         let spares = [(); 2].map(|()| scope.spawn(spare));
         let ended = coordinator.run(run.job(), &run.setup(), &gradients(&run), &hosted, &mut watch);

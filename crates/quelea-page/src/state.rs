@@ -141,6 +141,7 @@ impl MomentState {
             RecordKind::Lost
             | RecordKind::Left
             | RecordKind::Joined
+            | RecordKind::TookOver
             | RecordKind::View { .. }
             | RecordKind::Checkpoint { .. } => self.happened(record),
             RecordKind::Compute { .. } | RecordKind::Workers { .. } => {}
@@ -173,6 +174,9 @@ impl MomentState {
                 let joined = &mut self.ranks[rank as usize];
                 (joined.lost, joined.has_left) = (None, false);
                 ("joined", format!("a worker joined as rank {rank} at step {step}"), None)
+            }
+            RecordKind::TookOver => {
+                ("took_over", format!("the process of rank {rank} controls the run"), None)
             }
             RecordKind::View { number } => {
                 self.ranks[rank as usize].view = *number;

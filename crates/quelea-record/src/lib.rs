@@ -118,6 +118,8 @@ pub enum RecordKind {
     Left,
     /// A worker joined.
     Joined,
+    /// The process of this rank took over the control of the run.
+    TookOver,
     /// A rank entered this view.
     View {
         /// The view's number.

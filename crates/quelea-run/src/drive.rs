@@ -3,11 +3,13 @@
 //! Each is what [`execute`](crate::execute::execute) lets drive.
 
 mod data_folders;
+mod heir;
 mod launched;
 mod processes;
 mod program;
 mod slowed;
 
+use std::cell::RefCell;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -17,7 +19,7 @@ use quelea_core::run_spec::RunSpec;
 use quelea_core::time::Time;
 use quelea_core::view::ViewChange;
 pub use quelea_net::LeaveNotice;
-use quelea_net::{Coordinator, Gradients, Hosted, JobError, NetError, NetOptions};
+use quelea_net::{BuildRun, Coordinator, Gradients, Heir, Hosted, JobError, NetError, NetOptions};
 use quelea_record::{
     CheckpointSchedule, Models, Observer, Outcome, RankCheckpoint, Record, Request, SalvagedModel,
 };
@@ -27,6 +29,7 @@ use crate::files::summary::ClockKind;
 use crate::prepared::PreparedRun;
 use crate::recorder::RunRecorder;
 
+use heir::RunHeir;
 pub use launched::{LaunchedWorker, launched};
 pub use processes::{
     ProcessOptions, ProcessSignal, Tell, end_with_parent, kill_worker, measure_processes,
@@ -87,8 +90,13 @@ impl OpenRendezvous {
         security: Security,
         local: LocalAddress,
     ) -> Result<OpenRendezvous, RunError> {
-        let options =
-            NetOptions { connect_seconds: wait_seconds, security, local, ..NetOptions::default() };
+        let options = NetOptions {
+            connect_seconds: wait_seconds,
+            security,
+            local,
+            survives: true,
+            ..NetOptions::default()
+        };
         Ok(OpenRendezvous { coordinator: Coordinator::bind(address, options)? })
     }
 
@@ -234,6 +242,13 @@ pub struct Joining {
     pub leave: LeaveNotice,
     /// How this process is reached.
     pub local: LocalAddress,
+    /// Where the rest of the run goes, should this process take over from the coordinator; without it, to a
+    /// new folder.
+    pub out: Option<PathBuf>,
+    /// Where the coordinator writes, if that is known here.
+    pub coordinator_out: Option<PathBuf>,
+    /// Hears, in a sentence, that this process has taken over.
+    pub took_over: Option<fn(&str)>,
 }
 
 /// Takes part in the run that is coordinated at `place`: a token, or an address. The coordinator's names
@@ -243,21 +258,23 @@ pub fn join(
     registry: &Registry,
     place: &str,
     joining: &Joining,
-    mut made: Option<PreparedRun>,
+    made: Option<PreparedRun>,
 ) -> Result<(), RunError> {
-    let mut build = builder(registry, joining, &mut made);
-    Ok(quelea_net::join(place, joining.rank, &joining.options(), &mut build)?)
+    take_part(registry, joining, made, |options, build, heir| {
+        quelea_net::join_as_heir(place, joining.rank, options, build, heir)
+    })
 }
 
 /// Waits at the coordinator until a worker is lost, and takes part in its place. `false` if the run has
 /// ended without needing it.
 pub fn stand_by(registry: &Registry, place: &str, joining: &Joining) -> Result<bool, RunError> {
-    let mut made = None;
-    let mut build = builder(registry, joining, &mut made);
-    match quelea_net::stand_by(place, &joining.options(), &mut build) {
+    let joined = take_part(registry, joining, None, |options, build, heir| {
+        quelea_net::stand_by(place, options, build, Some(heir))
+    });
+    match joined {
         Ok(()) => Ok(true),
-        Err(NetError::Unneeded { .. }) => Ok(false),
-        Err(error) => Err(error.into()),
+        Err(RunError::Net(NetError::Unneeded { .. })) => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -273,13 +290,16 @@ impl Joining {
     }
 }
 
-/// Makes the run of the coordinator's job; one that was made already is used if it is the same.
-fn builder<'a>(
-    registry: &'a Registry,
-    joining: &'a Joining,
-    made: &'a mut Option<PreparedRun>,
-) -> impl FnMut(&[u8]) -> Result<(RunSpec, Gradients), JobError> + 'a {
-    move |job: &[u8]| {
+/// Takes part by one of the ways of the network crate; a prepared run that was made already is used if it is
+/// the coordinator's too.
+fn take_part(
+    registry: &Registry,
+    joining: &Joining,
+    mut made: Option<PreparedRun>,
+    enter: impl FnOnce(&NetOptions, &mut BuildRun<'_>, &mut dyn Heir) -> Result<(), NetError>,
+) -> Result<(), RunError> {
+    let built = RefCell::new(None);
+    let mut build = |job: &[u8]| -> Result<(RunSpec, Gradients), JobError> {
         let prepare = || {
             joining.data.iter().try_for_each(|folders| data_folders::check(job, folders))?;
             PreparedRun::from_job(registry, job)
@@ -288,7 +308,18 @@ fn builder<'a>(
             Some(prepared) if prepared.job() == job => prepared,
             _ => prepare().map_err(|error| data_folders::job_error(&error))?,
         };
-        let gradients = slowed(&prepared);
-        Ok((prepared.setup, gradients))
+        let (setup, gradients) = (prepared.setup.clone(), slowed(&prepared));
+        *built.borrow_mut() = Some(prepared);
+        Ok((setup, gradients))
+    };
+    let mut heir = RunHeir { prepared: &built, joining, ended: None, kept: None };
+    let joined = enter(&joining.options(), &mut build, &mut heir);
+    match (heir.ended, heir.kept) {
+        (Some(ended), _) => ended,
+        (None, Some(kept)) => joined.map_err(|error| {
+            let error = Box::new(RunError::Net(error));
+            RunError::BrokenOff { error, kept }
+        }),
+        (None, None) => Ok(joined?),
     }
 }

@@ -122,6 +122,15 @@ pub enum RunError {
 }
 
 impl RunError {
+    /// Whether this process reaches too few of the others, who may continue without it.
+    pub fn is_missing_quorum(&self) -> bool {
+        match self {
+            RunError::Net(quelea_net::NetError::NoQuorum(_)) => true,
+            RunError::BrokenOff { error, .. } => error.is_missing_quorum(),
+            _ => false,
+        }
+    }
+
     /// Whether the request was wrong, so that nothing was run: also one that the coordinator of
     /// a run refused, for a rank that is taken or does not exist.
     pub fn is_request(&self) -> bool {

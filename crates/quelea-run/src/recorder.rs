@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::path::Path;
 use std::time::Instant;
 
 use quelea_core::message::Rank;
@@ -104,6 +105,11 @@ impl<'a> RunRecorder<'a> {
             is_surveyed: false,
             durable_step: prepared.resumed.as_ref().map_or(0, |resumed| resumed.step),
         }
+    }
+
+    /// Where the run is written.
+    pub(crate) fn folder(&self) -> &Path {
+        self.directory.path()
     }
 
     /// The clock of the run is virtual: models are evaluated where they are shown.

@@ -1,8 +1,10 @@
 //! Chaos: random faults that follow from a seed.
 //!
 //! Incidents happen at random times; each consists of two faults at about the same time, of any kinds:
-//! crashes of workers, workers that leave, workers that join in their place, pauses of any rank, slow links, partitions of one pair, partitions of one worker that
-//! last until it counts as lost, and late control messages. [`ChaosScenario`] puts them into random small runs
+//! crashes of workers, workers that leave, workers that join in their place, pauses of any rank, slow links,
+//! partitions of one pair, partitions of one worker that last until it counts as lost, two sides that take each
+//! other for lost, and late control messages. Where the controller lives with a worker, these are its faults
+//! too. [`ChaosScenario`] puts them into random small runs
 //! of every algorithm and checks what must hold whatever goes wrong.
 
 mod scenario;
@@ -14,7 +16,7 @@ use quelea_core::time::Time;
 
 use crate::faults::{
     ControlDelay, Crash, Faults, Join, Leave, PairPartition, Pause, PlainRule, RankPartition, Rule,
-    Verdict,
+    SidePartition, Verdict,
 };
 
 /// Which faults are drawn, and how many.
@@ -36,6 +38,9 @@ pub struct ChaosOptions {
     pub links: bool,
     /// Control messages arrive late.
     pub control: bool,
+    /// The cluster falls into two sides that do not reach each other; only where the controller lives with
+    /// a worker.
+    pub splits: bool,
     /// This many workers are never lost and never leave.
     pub survivors: u32,
 }
@@ -51,6 +56,7 @@ enum FaultKind {
     SlowLink,
     PairPartition,
     ControlDelay,
+    Split,
 }
 
 /// The ranks of a run, and the times in which it lives.
@@ -77,6 +83,7 @@ impl ChaosOptions {
             (FaultKind::SlowLink, self.links),
             (FaultKind::PairPartition, self.links),
             (FaultKind::ControlDelay, self.control),
+            (FaultKind::Split, self.splits),
         ];
         kinds.into_iter().filter(|(_, is_wanted)| *is_wanted).map(|(kind, _)| kind).collect()
     }
@@ -103,6 +110,10 @@ impl ChaosOptions {
                 draw.add(kind, at_ms + later_ms, self);
             }
         }
+        let Faults { joins, splits, .. } = &mut draw.faults;
+        let healed_ms = splits.iter().map(|split| split.until_ms).fold(0.0, f64::max);
+        // Whoever comes before that would not be reached by all.
+        joins.iter_mut().for_each(|join| join.at_ms = join.at_ms.max(healed_ms));
         draw.faults
     }
 }
@@ -164,6 +175,15 @@ impl FaultDraw {
             FaultKind::PairPartition => {
                 let pair = PairPartition { rank, peer, from_ms, until_ms };
                 self.faults.pair_partitions.push(pair);
+            }
+            FaultKind::Split => {
+                // Servers stay together.
+                let ranks: Vec<u32> =
+                    (0..self.target.workers).filter(|_| self.rng.below(2) == 1).collect();
+                let until_ms = until_ms + 2.0 * self.target.detect_ms + 1.0;
+                if !ranks.is_empty() {
+                    self.faults.splits.push(SidePartition { ranks, from_ms, until_ms });
+                }
             }
             FaultKind::ControlDelay => {
                 let delay_ms = options.mean_ms * self.rng.uniform();
@@ -237,6 +257,7 @@ mod tests {
         pauses: true,
         links: true,
         control: true,
+        splits: false,
         survivors: 2,
     };
     const TARGET: ChaosTarget = ChaosTarget { workers: 6, spare: 0, servers: 1, detect_ms: 5.0 };

@@ -92,9 +92,10 @@ knobs! {
         "from the loss of a rank until the others are notified";
     /// How commands of the controller and events of ranks travel: `free`, at once and at no cost; `network`,
     /// over connections between the ranks' cards and that of a host for the controller, with latency and
-    /// bandwidth, in order for each rank.
+    /// bandwidth, in order for each rank; `worker`, as `network`, but the controller lives with worker 0, as in
+    /// real runs: when that is lost, another worker takes over, and sides of a partition need a quorum.
     control: ControlPath = choice(CONTROL_PATHS), "",
-        "how control messages travel: free, or over the network";
+        "how control messages travel: free, over the network, or there with the controller at worker 0";
     /// Real threads that compute expensive gradients; 0 means one per core. Results do not depend on
     /// it.
     threads: usize = whole(), "–",
@@ -115,27 +116,27 @@ pub enum ControlPath {
     /// At once and at no cost.
     #[default]
     Free,
-    /// Over the simulated links.
+    /// Over the simulated links, to a host of the controller's own.
     Network,
+    /// Over the simulated links, to the controller at worker 0 and to those who take over from it.
+    Worker,
 }
 
-const CONTROL_PATHS: &[&str] = &["free", "network"];
+const CONTROL_PATHS: &[&str] = &["free", "network", "worker"];
 
 impl Field for ControlPath {
     fn value(self) -> Value {
         let word = match self {
             ControlPath::Free => CONTROL_PATHS[0],
             ControlPath::Network => CONTROL_PATHS[1],
+            ControlPath::Worker => CONTROL_PATHS[2],
         };
         Value::Text(word.to_string())
     }
 
     fn read(value: &Value) -> ControlPath {
-        if *value == ControlPath::Network.value() {
-            ControlPath::Network
-        } else {
-            ControlPath::Free
-        }
+        let all = [ControlPath::Network, ControlPath::Worker];
+        all.into_iter().find(|path| *value == path.value()).unwrap_or(ControlPath::Free)
     }
 }
 
@@ -206,6 +207,10 @@ impl Cluster {
             ));
         }
         self.faults.check_ranks(setup.ranks() as u32)?;
+        if !self.faults.splits.is_empty() && self.control != ControlPath::Worker {
+            let allowed = "sides of a partition need `cluster.control` = \"worker\"";
+            return Err(ClusterError::new("faults.splits", self.faults.splits.len(), allowed));
+        }
         if let (Some(join), Some(why)) = (self.faults.joins.first(), setup.join_refusal()) {
             let allowed = format!("nobody can join this run: {why}");
             return Err(ClusterError::new("faults.joins.rank", join.rank, allowed));

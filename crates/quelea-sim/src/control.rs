@@ -12,7 +12,7 @@ use quelea_record::{BUFFERS, Outcome};
 
 use crate::SimError;
 use crate::cluster::ControlPath;
-use crate::control_network::ControlPacket;
+use crate::control_network::{ControlPacket, ControlRoute, Place};
 use crate::driver::Driver;
 use crate::network::microseconds;
 use crate::queue::SimEvent;
@@ -47,14 +47,14 @@ impl Driver<'_> {
         }
         if self.sends_control() {
             for event in self.events.split_off(first) {
-                self.send_control(rank, ControlPacket::Event(event));
+                self.tell_controller(rank, event);
             }
         }
     }
 
     /// Whether control messages travel over the network.
     pub(crate) fn sends_control(&self) -> bool {
-        self.cluster.control == ControlPath::Network
+        self.cluster.control != ControlPath::Free
     }
 
     /// The controller hears an event.
@@ -72,20 +72,38 @@ impl Driver<'_> {
 
     /// Sends the controller's commands over the network.
     fn send_orders(&mut self) {
+        if !self.controller_runs() {
+            return;
+        }
         let orders: Vec<Directive> = self.controller.take_orders().collect();
-        for Directive { to, command } in orders.into_iter().filter(|order| !ends_all(order)) {
-            if matches!(command, Command::View(_)) {
-                self.views.push(Arc::clone(self.controller.view()));
+        let (from, term) = (self.home.place, self.controller.term());
+        // Where the controller lives with a worker, others may continue although its side ends.
+        let is_alone = from.is_none();
+        for order in orders.into_iter().filter(|order| !is_alone || !ends_all(order)) {
+            let is_view = matches!(order.command, Command::View(_));
+            if let Command::View(change) = &order.command {
+                self.note_view(change);
             }
-            let ranks = match to {
-                Recipient::Rank(rank) => rank as usize..rank as usize + 1,
-                Recipient::All => 0..self.ranks.len(),
-            };
-            for rank in ranks {
-                self.send_control(rank, ControlPacket::Command(command.clone()));
+            self.send_command(from, term, order);
+            // The next view may be asked for at once, of those who enter with this one too.
+            if is_view && !is_alone {
+                self.start_entrances();
             }
         }
         self.start_entrances();
+    }
+
+    /// Sends a command of the controller of this term, which is there.
+    pub(crate) fn send_command(&mut self, from: Place, term: u32, order: Directive) {
+        let Directive { to, command } = order;
+        let ranks = match to {
+            Recipient::Rank(rank) => rank as usize..rank as usize + 1,
+            Recipient::All => 0..self.ranks.len(),
+        };
+        for rank in ranks {
+            let packet = ControlPacket::Command(term, command.clone());
+            self.send_control(ControlRoute { from, to: Some(rank) }, packet);
+        }
     }
 
     /// Carries events to the controller and its commands to ranks until there are none left. Commands
@@ -188,6 +206,9 @@ impl Driver<'_> {
     pub(crate) fn schedule_attention(&mut self) {
         let times = [self.controller.next_probe(), self.controller.next_decision()];
         let Some(next) = times.into_iter().flatten().min() else { return };
+        if !self.controller_runs() {
+            return;
+        }
         let next = next.max(self.now);
         if self.attends_at.is_none_or(|at| next < at) {
             self.attends_at = Some(next);
@@ -200,6 +221,11 @@ impl Driver<'_> {
     /// As long as it rests and hears nothing, all it can do is ask the observer, whose requests come from
     /// outside: now and then is enough.
     pub(crate) fn attend_controller(&mut self) -> Result<Option<Outcome>, SimError> {
+        self.attend_deposed();
+        self.check_sides()?;
+        if !self.controller_runs() {
+            return Ok(None);
+        }
         self.handled = self.handled.wrapping_add(1);
         let is_asked = self.handled.is_multiple_of(OBSERVER_INTERVAL) || self.invariants.is_some();
         let is_at_rest = self.controller.is_at_rest();
@@ -210,6 +236,10 @@ impl Driver<'_> {
         self.is_controller_told = !is_at_rest;
         let ended = self.controller.poll(self.now, self.observer);
         self.exchange_control();
+        if let Err(error @ RunFailure::NoQuorum(_)) = ended {
+            self.end_side(error)?;
+            return self.check_sides().map(|()| None);
+        }
         ended.map_err(|error| match error {
             RunFailure::Stopped { step, reason } => SimError::Stopped { step, reason },
             other => SimError::Failed(other.to_string()),
@@ -280,6 +310,23 @@ impl Driver<'_> {
     pub(crate) fn detect(&mut self, rank: usize) {
         let at = self.ranks[rank].lost.unwrap_or(self.now);
         self.is_controller_told = true;
+        // Another has joined in its place: it was known before that it is gone.
+        if self.ranks[rank].is_alive() {
+            return;
+        }
+        if let Some(home) = self.home.place.filter(|_| !self.home.is_gone)
+            && self.ranks[home].paused_until() > self.now
+        {
+            // Whoever stands still notices afterwards.
+            let later = self.ranks[home].paused_until();
+            self.spread_loss(rank);
+            return self.queue.schedule(later, SimEvent::Detect(rank as u32));
+        }
+        self.spread_loss(rank);
+        self.tell_deposed();
+        if self.home.is_gone {
+            return;
+        }
         self.controller.lose(self.now, Rank::from(rank).0, at, self.observer);
         self.exchange_control();
         let due = self.gates.due(self.living_workers);

@@ -1,13 +1,13 @@
-//! Control messages on their way over the simulated links: a connection between the controller and each
-//! rank, in order, with latency and bandwidth.
+//! Control messages on their way over the simulated links: a connection between every two who talk, in order,
+//! with latency and bandwidth.
 //!
-//! The controller has a host of its own, with a card like the others'. A message that is delayed holds
-//! up those behind it on its connection, as in TCP. What had not left a rank whole when that was lost never
-//! arrives; a paused rank reads nothing.
+//! The controller has a host of its own, with a card like the others', or lives with a rank. A message that
+//! is delayed holds up those behind it on its connection, as in TCP. What had not left a rank whole when that
+//! was lost never arrives; a paused rank reads nothing.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
-use quelea_control::{Command, RankEvent};
+use quelea_control::{Command, PeerMessage, RankEvent};
 use quelea_core::time::Time;
 use quelea_record::RankCheckpoint;
 
@@ -15,17 +15,25 @@ use crate::driver::Driver;
 use crate::queue::SimEvent;
 use crate::traffic::scaled;
 
-/// What travels between the controller and a rank.
+/// What travels between the controller and a rank, or between two ranks.
 #[derive(Clone, Debug)]
 pub(crate) enum ControlPacket {
     /// A rank tells the controller something.
     Event(RankEvent),
-    /// The controller tells a rank something.
-    Command(Command),
+    /// The controller of this term tells a rank something.
+    Command(u32, Command),
+    /// A rank tells another something about who controls the run.
+    Peer(PeerMessage),
 }
+
+/// Where control messages come from and go to: a rank, with the controller or not, or the controller's own
+/// host.
+pub(crate) type Place = Option<usize>;
 
 /// How often it is looked whether a rank has handed over what it sends.
 const OUTBOX_INTERVAL: Time = Time(50_000);
+/// How long a packet takes from one thread of a process to another.
+const WITHIN_PROCESS: Time = Time(1_000);
 /// Numbers in a packet beside its vectors, roughly.
 const FIELD_BYTES: u64 = 48;
 
@@ -34,16 +42,9 @@ impl ControlPacket {
     fn bytes(&self, scale: f64) -> u64 {
         let elements = match self {
             ControlPacket::Event(event) => event_elements(event),
-            ControlPacket::Command(_) => 0,
+            ControlPacket::Command(..) | ControlPacket::Peer(_) => 0,
         };
         quelea_wire::control::HEAD_BYTES as u64 + FIELD_BYTES + scaled(4 * elements, scale)
-    }
-
-    fn direction(&self) -> Direction {
-        match self {
-            ControlPacket::Event(_) => Direction::ToController,
-            ControlPacket::Command(_) => Direction::ToRank,
-        }
     }
 }
 
@@ -59,18 +60,18 @@ fn event_elements(event: &RankEvent) -> usize {
 }
 
 /// One direction of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Direction {
-    ToController,
-    ToRank,
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ControlRoute {
+    pub(crate) from: Place,
+    pub(crate) to: Place,
 }
 
 /// A packet on its way.
 #[derive(Clone, Debug)]
 struct ControlTransit {
-    rank: usize,
-    /// The how-many-th connection of the rank this is on.
-    connection: u32,
+    route: ControlRoute,
+    /// The incarnations of both ends when it was sent.
+    ends: [u32; 2],
     packet: ControlPacket,
     bytes: u64,
     /// When its last byte leaves the sender.
@@ -81,56 +82,44 @@ struct ControlTransit {
 }
 
 /// All control messages on their way.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ControlNetwork {
     transits: Vec<Option<ControlTransit>>,
     vacant: Vec<u32>,
-    /// Numbers of the packets on each connection, by rank, in the order in which they were sent.
-    to_controller: Vec<VecDeque<u32>>,
-    to_rank: Vec<VecDeque<u32>>,
-    /// How many connections each rank has had: a worker that joins has a new one.
-    connections: Vec<u32>,
+    /// Numbers of the packets on each connection, in the order in which they were sent.
+    streams: BTreeMap<ControlRoute, VecDeque<u32>>,
+    /// How many workers each rank has had: one that joins has connections of its own.
+    incarnations: Vec<u32>,
 }
 
 impl ControlNetwork {
     pub(crate) fn new(ranks: usize) -> ControlNetwork {
-        let streams = vec![VecDeque::new(); ranks];
-        ControlNetwork {
-            transits: Vec::new(),
-            vacant: Vec::new(),
-            to_controller: streams.clone(),
-            to_rank: streams,
-            connections: vec![0; ranks],
-        }
+        ControlNetwork { incarnations: vec![0; ranks], ..ControlNetwork::default() }
     }
 
-    /// A rank has a new connection: what is still on the old one reaches nobody.
+    /// A rank has new connections: what is still on the old ones reaches nobody.
     pub(crate) fn reconnect(&mut self, rank: usize) {
-        self.connections[rank] += 1;
-        self.to_controller[rank].clear();
-        self.to_rank[rank].clear();
+        self.incarnations[rank] += 1;
+        self.streams.retain(|route, _| ![route.from, route.to].contains(&Some(rank)));
+    }
+
+    fn ends(&self, route: ControlRoute) -> [u32; 2] {
+        [route.from, route.to].map(|place| place.map_or(0, |rank| self.incarnations[rank]))
     }
 
     fn is_on_old_connection(&mut self, number: u32) -> bool {
-        let ControlTransit { rank, connection, .. } = *self.transit(number);
-        connection != self.connections[rank]
-    }
-
-    fn stream(&mut self, rank: usize, direction: Direction) -> &mut VecDeque<u32> {
-        match direction {
-            Direction::ToController => &mut self.to_controller[rank],
-            Direction::ToRank => &mut self.to_rank[rank],
-        }
+        let ControlTransit { route, ends, .. } = *self.transit(number);
+        ends != self.ends(route)
     }
 
     fn store(&mut self, transit: ControlTransit) -> u32 {
-        let (rank, direction) = (transit.rank, transit.packet.direction());
+        let route = transit.route;
         let number = self.vacant.pop().unwrap_or_else(|| {
             self.transits.push(None);
             u32::try_from(self.transits.len() - 1).expect("fewer than 2^32 packets on their way")
         });
         self.transits[number as usize] = Some(transit);
-        self.stream(rank, direction).push_back(number);
+        self.streams.entry(route).or_default().push_back(number);
         number
     }
 
@@ -142,36 +131,58 @@ impl ControlNetwork {
     fn take(&mut self, number: u32) -> ControlTransit {
         let transit = self.transits[number as usize].take().expect("it is on its way");
         self.vacant.push(number);
-        self.stream(transit.rank, transit.packet.direction()).retain(|other| *other != number);
+        let stream = self.streams.entry(transit.route).or_default();
+        stream.retain(|other| *other != number);
         transit
     }
 
     /// The first packet of a connection, if it has arrived.
-    fn first_arrived(&mut self, rank: usize, direction: Direction) -> Option<u32> {
-        let first = self.stream(rank, direction).front().copied()?;
+    fn first_arrived(&mut self, route: ControlRoute) -> Option<u32> {
+        let first = self.streams.get(&route)?.front().copied()?;
         self.transit(first).has_arrived.then_some(first)
     }
 }
 
 impl Driver<'_> {
-    /// Sends a control message over the network.
-    pub(crate) fn send_control(&mut self, rank: usize, packet: ControlPacket) {
-        if !self.ranks[rank].is_alive() {
+    /// Sends a control message over the network, or to another thread of the same process.
+    pub(crate) fn send_control(&mut self, route: ControlRoute, packet: ControlPacket) {
+        let ends = [route.from, route.to];
+        if ends.iter().flatten().any(|rank| !self.ranks[*rank].is_alive()) {
             return;
         }
         let bytes = packet.bytes(self.cluster.vector_scale);
-        let port = match packet.direction() {
-            Direction::ToController => self.network.card(rank),
-            Direction::ToRank => self.network.controller_card(),
-        };
+        if route.from == route.to {
+            let (left, flight, ends) = (self.now, WITHIN_PROCESS, self.control.ends(route));
+            let has_arrived = false;
+            let transit = ControlTransit { route, ends, packet, bytes, left, flight, has_arrived };
+            let number = self.control.store(transit);
+            return self.queue.schedule(left + flight, SimEvent::ControlDeliver(number));
+        }
+        let port = self.port_of(route.from);
         let (start, left) = self.network.leave(self.now, port, bytes);
-        let (faults, detect_ms) = (&self.cluster.faults, self.cluster.detect_ms);
-        let Some(delay) = faults.control_delay(rank as u32, self.now, detect_ms) else { return };
+        let Some(delay) = self.control_delay(route) else { return };
         let flight = self.network.latency() + delay;
-        let (connection, has_arrived) = (self.control.connections[rank], false);
-        let transit = ControlTransit { rank, connection, packet, bytes, left, flight, has_arrived };
+        let (ends, has_arrived) = (self.control.ends(route), false);
+        let transit = ControlTransit { route, ends, packet, bytes, left, flight, has_arrived };
         let number = self.control.store(transit);
         self.queue.schedule(start + flight, SimEvent::ControlArrive(number));
+    }
+
+    fn port_of(&self, place: Place) -> u32 {
+        place.map_or(self.network.controller_card(), |rank| self.network.card(rank))
+    }
+
+    /// How much later a packet arrives, if it does.
+    fn control_delay(&self, route: ControlRoute) -> Option<Time> {
+        let (faults, detect_ms) = (&self.cluster.faults, self.cluster.detect_ms);
+        let mut longest = Time::ZERO;
+        for rank in [route.from, route.to].into_iter().flatten() {
+            longest = longest.max(faults.control_delay(rank as u32, self.now, detect_ms)?);
+        }
+        if let (Some(from), Some(to)) = (route.from, route.to) {
+            longest = longest.max(self.split_delay(from, to)?);
+        }
+        Some(longest)
     }
 
     /// The head of a control message has reached the receiver's card.
@@ -179,17 +190,12 @@ impl Driver<'_> {
         if self.control.is_on_old_connection(number) {
             return drop(self.control.take(number));
         }
-        let &mut ControlTransit { rank, bytes, left, flight, ref packet, .. } =
-            self.control.transit(number);
-        let direction = packet.direction();
-        if self.was_control_cut_short(rank, direction, left) {
+        let &mut ControlTransit { route, bytes, left, flight, .. } = self.control.transit(number);
+        if self.was_control_cut_short(route, left) {
             drop(self.control.take(number));
-            return self.deliver_control(rank, direction);
+            return self.deliver_control(route);
         }
-        let port = match direction {
-            Direction::ToController => self.network.controller_card(),
-            Direction::ToRank => self.network.card(rank),
-        };
+        let port = self.port_of(route.to);
         let at = self.network.enter(self.now, port, bytes).max(left + flight);
         self.queue.schedule(at, SimEvent::ControlDeliver(number));
     }
@@ -201,27 +207,25 @@ impl Driver<'_> {
         }
         let transit = self.control.transit(number);
         transit.has_arrived = true;
-        let (rank, left, direction) = (transit.rank, transit.left, transit.packet.direction());
-        if self.was_control_cut_short(rank, direction, left) {
+        let (route, left) = (transit.route, transit.left);
+        if self.was_control_cut_short(route, left) {
             drop(self.control.take(number));
         }
-        self.deliver_control(rank, direction);
+        self.deliver_control(route);
     }
 
     /// A rank that is lost sends nothing more: what had not left it whole never arrives.
-    fn was_control_cut_short(&self, rank: usize, direction: Direction, left: Time) -> bool {
-        let is_sender = direction == Direction::ToController && !self.ranks[rank].has_left;
-        is_sender && self.ranks[rank].lost.is_some_and(|lost| left > lost)
+    fn was_control_cut_short(&self, route: ControlRoute, left: Time) -> bool {
+        let Some(sender) = route.from.map(|rank| &self.ranks[rank]) else { return false };
+        !sender.has_left && sender.lost.is_some_and(|lost| left > lost)
     }
 
     /// When a rank reads this packet, if not now: when it runs again after a pause. What it has
     /// not handed to the network yet counts as sent in a real run, so that a probe is read after that.
-    fn reads_later(&mut self, rank: usize, number: u32) -> Option<Time> {
-        let state = &self.ranks[rank];
-        let ControlPacket::Command(command) = &self.control.transit(number).packet else {
-            return None;
-        };
-        let is_probe = matches!(command, Command::Probe(_));
+    fn reads_later(&mut self, route: ControlRoute, number: u32) -> Option<Time> {
+        let state = &self.ranks[route.to?];
+        let packet = &self.control.transit(number).packet;
+        let is_probe = matches!(packet, ControlPacket::Command(_, Command::Probe(_)));
         if state.is_alive() && is_probe && !state.outbox.is_empty() {
             return Some(self.now + OUTBOX_INTERVAL);
         }
@@ -229,15 +233,21 @@ impl Driver<'_> {
     }
 
     /// Hands over what has arrived on a connection, in order.
-    fn deliver_control(&mut self, rank: usize, direction: Direction) {
-        while let Some(number) = self.control.first_arrived(rank, direction) {
-            if let Some(later) = self.reads_later(rank, number) {
+    fn deliver_control(&mut self, route: ControlRoute) {
+        while let Some(number) = self.control.first_arrived(route) {
+            if let Some(later) = self.reads_later(route, number) {
                 self.control.transit(number).has_arrived = false;
                 return self.queue.schedule(later, SimEvent::ControlDeliver(number));
             }
-            match self.control.take(number).packet {
-                ControlPacket::Event(event) => self.hear_event(event),
-                ControlPacket::Command(command) => self.command(rank, command),
+            match (self.control.take(number).packet, route.to) {
+                (ControlPacket::Event(event), to) => self.event_arrived(to, event),
+                (ControlPacket::Command(term, command), Some(rank)) => {
+                    self.command_arrived(rank, route.from, term, command);
+                }
+                (ControlPacket::Peer(message), Some(rank)) => {
+                    self.peer_arrived(rank, route.from, message);
+                }
+                _ => {}
             }
         }
     }

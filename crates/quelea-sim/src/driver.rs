@@ -1,12 +1,11 @@
 //! The loop: take the next event, tell the rank, carry out what it asks for.
 
+mod assembly;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use quelea_control::{
-    ControlLimits, Controller, ControllerConfig, Directive, LossPolicy, RankEvent, RankMachine,
-    RankMachineConfig,
-};
+use quelea_control::{Controller, Directive, RankEvent};
 use quelea_core::contract::Effect;
 use quelea_core::message::Rank;
 use quelea_core::payload::Pool;
@@ -15,9 +14,7 @@ use quelea_core::properties::TopologyRequirement;
 use quelea_core::run_spec::RunSpec;
 use quelea_core::time::Time;
 use quelea_core::view::View;
-use quelea_record::{
-    BUFFERS, Observer, Outcome, RankCheckpoint, RankReport, Record, RecordKind, ResumePoint,
-};
+use quelea_record::{Observer, Outcome, RankReport, Record, RecordKind, ResumePoint};
 
 use crate::attacks::{self, Attacks};
 use crate::cluster::{Cluster, ControlPath};
@@ -28,11 +25,14 @@ use crate::gradient_pool::GradientPool;
 use crate::in_flight::InFlightLoad;
 use crate::invariants::Invariants;
 use crate::membership::RankFault;
-use crate::network::{VirtualNetwork, bits_per_second};
+use crate::network::VirtualNetwork;
 use crate::queue::{EventQueue, SimEvent};
 use crate::rank_state::RankState;
+use crate::takeover::ControllerHome;
 use crate::traffic::Handoff;
 use crate::{SimError, Stuck, awaited};
+use assembly::{controller, rank_states, reduce_bps, restore_workers};
+pub(crate) use assembly::{controller_config, machine_config};
 
 /// After so long without a message of an algorithm, none will come.
 const LONGEST_REST: Time = Time(100_000_000_000);
@@ -59,6 +59,10 @@ pub(crate) struct Driver<'a> {
     pub(crate) attends_at: Option<Time>,
     /// Control messages on their way, where they travel over the network.
     pub(crate) control: ControlNetwork,
+    /// Where the controller lives.
+    pub(crate) home: ControllerHome,
+    /// The state that the run has begun with.
+    pub(crate) start: ResumePoint,
     pub(crate) timeline: bool,
     pub(crate) handoff_send: Handoff,
     pub(crate) handoff_receive: Handoff,
@@ -94,6 +98,7 @@ pub(crate) struct Driver<'a> {
 }
 
 impl<'a> Driver<'a> {
+    // long: a run in progress has many fields, and each begins somehow
     pub(crate) fn new(
         setup: &'a RunSpec,
         problem: &'a dyn Problem,
@@ -106,7 +111,7 @@ impl<'a> Driver<'a> {
         let view = views.last().expect("the first view is there");
         let shared_setup = Arc::new(setup.clone());
         let mut machine = machine_config(&shared_setup, start, view, observer);
-        let travels = cluster.control == ControlPath::Network;
+        let travels = cluster.control != ControlPath::Free;
         (machine.asks_ahead, machine.counts_links) = (travels, travels);
         let ranks = rank_states(machine, &pool)?;
         let sources = attacks::sources(problem, cluster, workers)?;
@@ -115,7 +120,7 @@ impl<'a> Driver<'a> {
         }
         let is_global =
             properties.synchronous && properties.topology == TopologyRequirement::Nothing;
-        Ok(Driver {
+        let mut driver = Driver {
             controller: controller(machine, cluster.control),
             events: VecDeque::new(),
             orders: VecDeque::new(),
@@ -123,7 +128,9 @@ impl<'a> Driver<'a> {
             is_controller_told: true,
             handled: 0,
             attends_at: None,
-            control: ControlNetwork::new(setup.ranks()),
+            control: ControlNetwork::new(ranks.len()),
+            home: ControllerHome::default(),
+            start: start.clone(),
             timeline: machine.timeline,
             handoff_send: Handoff::of_sending(cluster),
             handoff_receive: Handoff::of_receiving(cluster),
@@ -152,7 +159,9 @@ impl<'a> Driver<'a> {
             problem,
             cluster,
             observer,
-        })
+        };
+        driver.seat_controller(&start.changes);
+        Ok(driver)
     }
 
     /// Runs until all workers have done their share and nothing is on its way any more.
@@ -210,6 +219,8 @@ impl<'a> Driver<'a> {
             SimEvent::Enter(rank) => self.enter(rank as usize),
             // It is attended to after every event.
             SimEvent::Attend => self.attends_at = None,
+            SimEvent::Succession(rank) => self.attend_succession(rank as usize),
+            SimEvent::Silent(rank) => self.silent(rank as usize),
             SimEvent::ControlArrive(number) => self.control_arrive(number),
             SimEvent::ControlDeliver(number) => self.control_deliver(number),
         }
@@ -275,9 +286,10 @@ impl<'a> Driver<'a> {
 
     /// What the run came to, with what only this driver knows.
     fn outcome(mut self, mut outcome: Outcome) -> Outcome {
-        for state in &self.ranks {
+        for (rank, state) in self.ranks.iter().enumerate() {
             let node = state.machine.node();
-            if state.is_alive() && !node.is_drained() {
+            // Those on the other side of a partition end by themselves.
+            if state.is_alive() && self.follows(rank) && !node.is_drained() {
                 let (rank, awaits) = (node.rank, awaited(&node.awaiting()));
                 outcome
                     .warnings
@@ -306,83 +318,4 @@ impl<'a> Driver<'a> {
         outcome.in_flight = self.in_flight.report();
         outcome
     }
-}
-
-/// What all ranks of a run have in common.
-pub(crate) fn machine_config<'a>(
-    setup: &'a Arc<RunSpec>,
-    start: &'a ResumePoint,
-    view: &'a Arc<View>,
-    observer: &dyn Observer,
-) -> RankMachineConfig<'a> {
-    RankMachineConfig {
-        setup,
-        start,
-        view,
-        schedule: observer.checkpoint_schedule(),
-        // Nobody is watched by the clock: the driver sees everything.
-        limits: ControlLimits::NONE,
-        timeline: observer.wants_timeline(),
-        is_external: false,
-        asks_ahead: false,
-        waits_for_disk: false,
-        counts_links: false,
-        poison: setup.poison,
-    }
-}
-
-/// Bits per second that arithmetic goes over; nothing if it costs nothing.
-fn reduce_bps(cluster: &Cluster) -> Option<u64> {
-    (cluster.reduce_gbs > 0.0).then(|| bits_per_second(cluster.reduce_gbs * 8.0))
-}
-
-/// Every rank of a run, as it starts.
-fn rank_states(machine: RankMachineConfig<'_>, pool: &Pool) -> Result<Vec<RankState>, SimError> {
-    let now = machine.start.now;
-    let state = |rank| {
-        let is_alive = machine.view.is_alive(Rank::from(rank));
-        let machine = RankMachine::new(machine, Rank::from(rank), pool.clone(), now);
-        let mut state = RankState::new(machine.map_err(SimError::Resume)?, now);
-        state.lost = (!is_alive).then_some(now);
-        Ok(state)
-    };
-    (0..machine.setup.ranks()).map(state).collect()
-}
-
-/// The controller of the same run.
-fn controller(machine: RankMachineConfig<'_>, control: ControlPath) -> Controller {
-    let RankMachineConfig { setup, start, schedule, limits, .. } = machine;
-    let config = ControllerConfig {
-        setup,
-        start,
-        schedule,
-        limits,
-        on_loss: LossPolicy::Continue { min_workers: 1 },
-        watches: false,
-        waits_for_disk: false,
-        // The controller has a host of its own.
-        own_ranks: &[],
-        is_external: false,
-    };
-    let mut controller = Controller::new(config, start.now);
-    if control == ControlPath::Network {
-        controller.use_probes();
-    }
-    controller
-}
-
-/// Gives the problem back what it keeps of each worker.
-fn restore_workers(
-    problem: &dyn Problem,
-    parts: &[RankCheckpoint],
-    workers: usize,
-) -> Result<(), SimError> {
-    for (rank, part) in parts.iter().take(workers).enumerate() {
-        if let Some(state) = part.state.vectors.get(BUFFERS) {
-            problem.restore_worker(rank, state).map_err(|problem| {
-                SimError::Resume(format!("`{BUFFERS}` of worker {rank}: {problem}"))
-            })?;
-        }
-    }
-    Ok(())
 }

@@ -4,6 +4,8 @@
 //! A fault of a message is a function of the message: an ordered list of rules is asked, and the
 //! first that does not let it pass decides. A fault of a rank is an entry in a list.
 
+mod split;
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -13,6 +15,8 @@ use quelea_core::time::Time;
 
 use crate::attacks::Attack;
 use crate::cluster::ClusterError;
+pub use split::SidePartition;
+pub(crate) use split::SplitLink;
 
 /// All that goes wrong in a run.
 #[derive(Clone, Debug, Default)]
@@ -31,6 +35,8 @@ pub struct Faults {
     pub partitions: Vec<RankPartition>,
     /// Pairs of ranks that do not reach each other for a while; what they send arrives afterwards.
     pub pair_partitions: Vec<PairPartition>,
+    /// Sets of ranks that reach each other and nobody else for a while.
+    pub splits: Vec<SidePartition>,
     /// Control messages of ranks that arrive later, where they travel over the network.
     pub control_delays: Vec<ControlDelay>,
     /// Workers that send something else than their algorithm says.
@@ -221,10 +227,15 @@ impl fmt::Debug for Rule {
 }
 
 impl Faults {
-    /// What becomes of this message.
-    pub(crate) fn verdict(&self, seed: u64, flight: &Flight) -> Verdict {
+    /// What becomes of this message, which `split`s hold up for so long, if it arrives across them.
+    pub(crate) fn verdict(&self, seed: u64, split: Option<Time>, flight: &Flight) -> Verdict {
         if self.partitions.iter().any(|partition| partition.separates(flight)) {
             return Verdict::Drop;
+        }
+        match split {
+            None => return Verdict::Drop,
+            Some(Time::ZERO) => {}
+            Some(delay) => return Verdict::Delay(delay),
         }
         let mut held = self.pair_partitions.iter().filter_map(|pair| pair.holds_up(flight));
         if let Some(delay) = held.next() {
@@ -255,7 +266,10 @@ impl Faults {
 
     /// Whether any message can be touched at all.
     pub(crate) fn touches_messages(&self) -> bool {
-        !self.rules.is_empty() || !self.partitions.is_empty() || !self.pair_partitions.is_empty()
+        !self.rules.is_empty()
+            || !self.partitions.is_empty()
+            || !self.pair_partitions.is_empty()
+            || !self.splits.is_empty()
     }
 
     pub(crate) fn check(&self) -> Result<(), ClusterError> {
@@ -278,6 +292,10 @@ impl Faults {
         for pair in &self.pair_partitions {
             check_span("pair_partitions", pair.from_ms, pair.until_ms)?;
             check_span("pair_partitions", pair.until_ms, f64::INFINITY)?;
+        }
+        for split in &self.splits {
+            check_span("splits", split.from_ms, split.until_ms)?;
+            check_span("splits", split.until_ms, f64::INFINITY)?;
         }
         for delay in &self.control_delays {
             check_span("control_delays", delay.from_ms, delay.until_ms)?;
@@ -304,8 +322,10 @@ impl Faults {
         let delays = self.control_delays.iter().map(|delay| ("control_delays", delay.rank));
         let pairs = self.pair_partitions.iter().flat_map(|pair| [pair.rank, pair.peer]);
         let pairs = pairs.map(|rank| ("pair_partitions", rank));
+        let splits = self.splits.iter().flat_map(|split| &split.ranks);
+        let splits = splits.map(|rank| ("splits", *rank));
         let all = crashes.chain(leaves).chain(joins).chain(pauses).chain(partitions);
-        let unknown = all.chain(delays).chain(pairs).find(|(_, rank)| *rank >= ranks);
+        let unknown = all.chain(delays).chain(pairs).chain(splits).find(|(_, rank)| *rank >= ranks);
         unknown.map_or(Ok(()), |(list, rank)| {
             let allowed = format!("there are {ranks} ranks, numbered from 0");
             Err(ClusterError::new(format!("faults.{list}.rank"), rank, allowed))
@@ -360,29 +380,35 @@ mod tests {
         let twice = PlainRule { from_ms: 5.0, ..PlainRule::all(Verdict::Duplicate) };
         let rules = vec![Rule::Plain(drop), Rule::Plain(twice)];
         let faults = Faults { rules, ..Faults::default() };
-        assert_eq!(faults.verdict(1, &flight(1, 0, 9.0)), Verdict::Drop);
-        assert_eq!(faults.verdict(1, &flight(0, 1, 9.0)), Verdict::Duplicate);
-        assert_eq!(faults.verdict(1, &flight(0, 1, 4.0)), Verdict::Pass);
+        assert_eq!(faults.verdict(1, Some(Time::ZERO), &flight(1, 0, 9.0)), Verdict::Drop);
+        assert_eq!(faults.verdict(1, Some(Time::ZERO), &flight(0, 1, 9.0)), Verdict::Duplicate);
+        assert_eq!(faults.verdict(1, Some(Time::ZERO), &flight(0, 1, 4.0)), Verdict::Pass);
     }
 
     #[test]
     fn a_partition_touches_both_directions_for_its_time_only() {
         let partitions = vec![RankPartition { rank: 2, from_ms: 1.0, until_ms: 2.0 }];
         let faults = Faults { partitions, ..Faults::default() };
-        assert_eq!(faults.verdict(1, &flight(2, 0, 1.0)), Verdict::Drop);
-        assert_eq!(faults.verdict(1, &flight(0, 2, 1.5)), Verdict::Drop);
-        assert_eq!(faults.verdict(1, &flight(0, 2, 2.0)), Verdict::Pass);
-        assert_eq!(faults.verdict(1, &flight(0, 1, 1.5)), Verdict::Pass);
+        assert_eq!(faults.verdict(1, Some(Time::ZERO), &flight(2, 0, 1.0)), Verdict::Drop);
+        assert_eq!(faults.verdict(1, Some(Time::ZERO), &flight(0, 2, 1.5)), Verdict::Drop);
+        assert_eq!(faults.verdict(1, Some(Time::ZERO), &flight(0, 2, 2.0)), Verdict::Pass);
+        assert_eq!(faults.verdict(1, Some(Time::ZERO), &flight(0, 1, 1.5)), Verdict::Pass);
     }
 
     #[test]
     fn what_a_separated_pair_sends_arrives_when_the_partition_ends() {
         let pair = PairPartition { rank: 2, peer: 0, from_ms: 1.0, until_ms: 4.0 };
         let faults = Faults { pair_partitions: vec![pair], ..Faults::default() };
-        assert_eq!(faults.verdict(1, &flight(2, 0, 1.5)), Verdict::Delay(Time::from_ms(2.5)));
-        assert_eq!(faults.verdict(1, &flight(0, 2, 3.0)), Verdict::Delay(Time::from_ms(1.0)));
-        assert_eq!(faults.verdict(1, &flight(0, 1, 3.0)), Verdict::Pass);
-        assert_eq!(faults.verdict(1, &flight(0, 2, 4.0)), Verdict::Pass);
+        assert_eq!(
+            faults.verdict(1, Some(Time::ZERO), &flight(2, 0, 1.5)),
+            Verdict::Delay(Time::from_ms(2.5))
+        );
+        assert_eq!(
+            faults.verdict(1, Some(Time::ZERO), &flight(0, 2, 3.0)),
+            Verdict::Delay(Time::from_ms(1.0))
+        );
+        assert_eq!(faults.verdict(1, Some(Time::ZERO), &flight(0, 1, 3.0)), Verdict::Pass);
+        assert_eq!(faults.verdict(1, Some(Time::ZERO), &flight(0, 2, 4.0)), Verdict::Pass);
     }
 
     #[test]

@@ -3,6 +3,8 @@
 //! - Views with the same number are equal everywhere, and a rank's view only grows, by one at a time.
 //! - No rank enters a view that was not announced or that excludes it; none that lives is excluded.
 //! - The steps of a rank only grow.
+//! - At most one controller takes over in a term; no rank hears a command of an older term than it has
+//!   promised; a controller whose term is over ends no run.
 //! - The run ends: within a number of events, and not in a deadlock.
 //! - At the end the sums over the living workers hold that their algorithm must keep.
 
@@ -66,11 +68,16 @@ impl Driver<'_> {
         if seen.events > seen.event_limit {
             return Some(format!("the run has not ended after {} events", seen.event_limit));
         }
+        if let Some(violation) = &self.home.violation {
+            return Some(violation.clone());
+        }
         let agreed = self.controller.view();
         for (rank, state) in self.ranks.iter().enumerate().filter(|(_, state)| state.is_alive()) {
             let (who, node) = (Rank::from(rank), state.machine.node());
             let leaves = self.cluster.faults.leaves.iter().any(|leave| leave.rank == who.0);
-            if !agreed.is_alive(who) && !leaves {
+            // Those who are on the other side of a partition, or were silent for long, end by themselves.
+            let follows = self.follows(rank);
+            if follows && !agreed.is_alive(who) && !leaves {
                 return Some(format!("{who} lives and is excluded from view {}", agreed.number));
             }
             let (step, before) = (node.step(), seen.steps[rank]);
@@ -80,12 +87,14 @@ impl Driver<'_> {
             seen.steps[rank] = step;
             let (view, before) = (node.view(), seen.views[rank]);
             if view.number != before {
-                if view.number != before + 1 || view.number > agreed.number {
+                let is_known = !follows || view.number <= agreed.number;
+                if view.number != before + 1 || !is_known {
                     let (from, to) = (before, view.number);
                     return Some(format!("{who} went from view {from} to view {to}"));
                 }
                 seen.views[rank] = view.number;
-                if !are_equal(view, &self.views[view.number as usize], step) {
+                let announced = self.views.get(view.number as usize);
+                if !announced.is_some_and(|announced| are_equal(view, announced, step)) {
                     return Some(format!("{who} has another view {} than others", view.number));
                 }
             }

@@ -25,6 +25,7 @@
 //! | `rank_state` | one rank with its processor, inbox and outbox |
 //! | `control`, `control_network` | events to the controller of `quelea-control`, commands to its ranks: at no cost, or over the links |
 //! | `traffic`, `collective_start`, `steps`, `membership` | what the driver does with messages, collectives, gradients, faults of ranks |
+//! | `takeover` | who controls the run when the worker with the controller is lost |
 //! | `in_flight` | how much is on its way |
 //! | [`chaos`], `invariants` | seeded random faults, and what must hold whatever goes wrong |
 
@@ -47,8 +48,10 @@ mod network;
 mod queue;
 mod rank_state;
 mod steps;
+mod takeover;
 mod traffic;
 
+use quelea_control::MissingQuorum;
 use quelea_core::contract::Awaited;
 use quelea_core::message::Rank;
 use quelea_core::problems::Problem;
@@ -60,7 +63,7 @@ pub use attacks::{ATTACKS, Attack, AttackEntry, AttackKind};
 pub use cluster::{Cluster, ClusterError, ControlPath, KNOBS};
 pub use faults::{
     ControlDelay, Crash, Faults, Flight, Join, Leave, PairPartition, Pause, PlainRule,
-    RankPartition, Rule, Verdict,
+    RankPartition, Rule, SidePartition, Verdict,
 };
 pub use knob::Knob;
 pub use quelea_record::{Models, Observer};
@@ -158,6 +161,14 @@ pub enum SimError {
         rank: Rank,
         /// When.
         at: Time,
+    },
+    /// No side of the run has a quorum.
+    #[error("after {} s: {missing}", at.seconds())]
+    NoQuorum {
+        /// When the last ended.
+        at: Time,
+        /// Whom it could not reach.
+        missing: MissingQuorum,
     },
     /// No worker is left.
     #[error("the last worker, {rank}, was lost after {} s", at.seconds())]

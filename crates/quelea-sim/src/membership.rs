@@ -23,6 +23,8 @@ pub(crate) enum RankFault {
     Pause(usize, Time),
     /// A partition that lasts long enough to be noticed.
     Partitioned(usize),
+    /// The same between two sides.
+    Split(usize),
 }
 
 impl Driver<'_> {
@@ -52,6 +54,11 @@ impl Driver<'_> {
                 ));
             }
         }
+        for (number, split) in faults.splits.iter().enumerate() {
+            if split.is_final(detect_ms) {
+                list.push((split.from_ms + detect_ms, RankFault::Split(number)));
+            }
+        }
         for (number, (at_ms, _)) in list.iter().enumerate() {
             self.queue.schedule(Time::from_ms(*at_ms), SimEvent::Fault(number as u32));
         }
@@ -79,6 +86,14 @@ impl Driver<'_> {
             RankFault::Pause(rank, until) => {
                 self.ranks[rank].pause(self.now, until);
                 self.wake_at(rank, until);
+                let noticed = self.now + Time::from_ms(self.cluster.detect_ms);
+                if self.ranks[rank].succession.is_some() && noticed < until {
+                    self.queue.schedule(noticed, SimEvent::Silent(rank as u32));
+                }
+                Ok(())
+            }
+            RankFault::Split(number) => {
+                self.split(number);
                 Ok(())
             }
         }
@@ -98,7 +113,9 @@ impl Driver<'_> {
             return Err(SimError::LeaderLost { rank: who, at });
         }
         self.silence(rank);
+        self.lose_home(rank);
         if self.living_workers == 0 {
+            self.check_sides()?;
             return Err(SimError::AllWorkersLost { rank: who, at });
         }
         self.queue.schedule(at + noticed, SimEvent::Detect(rank as u32));
@@ -106,10 +123,10 @@ impl Driver<'_> {
     }
 
     /// This rank neither sends nor receives anything any more.
-    fn silence(&mut self, rank: usize) {
+    pub(crate) fn silence(&mut self, rank: usize) {
         self.ranks[rank].lose(self.now);
         self.has_lost = true;
-        self.living_workers -= 1;
+        self.living_workers -= usize::from(!self.ranks[rank].is_server());
         for Arrived { from, bytes, holds_link, .. } in std::mem::take(&mut self.ranks[rank].inbox) {
             self.leave_network(from, Rank::from(rank), bytes, holds_link);
         }
@@ -122,13 +139,24 @@ impl Driver<'_> {
         if self.ranks[rank].is_alive() {
             return;
         }
-        let Err(reason) = self.controller.join(rank as u32) else { return };
+        if !self.controller_runs() {
+            return self.join_later(fault);
+        }
+        let Err(reason) = self.controller.join(rank as u32) else {
+            self.home.joining.insert(rank, fault);
+            return;
+        };
         if self.controller.may_join_later(rank as u32) {
-            self.faults_to_come += 1;
-            return self.queue.schedule(self.now + RETRY, SimEvent::Fault(fault));
+            return self.join_later(fault);
         }
         let text = format!("a worker could not join as rank {rank}: {reason}");
         self.controller.handle(self.now, RankEvent::Warning(text), self.observer);
+    }
+
+    /// A worker that wants to join asks again.
+    pub(crate) fn join_later(&mut self, fault: u32) {
+        self.faults_to_come += 1;
+        self.queue.schedule(self.now + RETRY, SimEvent::Fault(fault));
     }
 
     /// Workers that enter with the view that was just announced. They hear the others at once, and begin
@@ -150,6 +178,7 @@ impl Driver<'_> {
             self.living_workers += 1;
             self.control.reconnect(place);
             self.ranks.iter_mut().for_each(|state| state.machine.meet(Rank(rank)));
+            self.meet_in_succession(place);
             self.note_entrance(place);
             let state = self.setup.layout.len() as f64 * 32.0;
             let seconds = state / (self.cluster.bandwidth_gbps * 1e9);
@@ -183,6 +212,12 @@ impl Driver<'_> {
     pub(crate) fn retire(&mut self, rank: usize) {
         self.ranks[rank].has_left = true;
         self.silence(rank);
+        if self.ranks[rank].succession.is_some() {
+            // A controller that lives there goes with it; the others notice.
+            self.lose_home(rank);
+            let at = self.now + Time::from_ms(self.cluster.detect_ms);
+            self.queue.schedule(at, SimEvent::Detect(rank as u32));
+        }
         let due = self.gates.due(self.living_workers);
         self.open_later(due);
     }

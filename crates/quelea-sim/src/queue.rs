@@ -35,6 +35,10 @@ pub(crate) enum SimEvent {
     Enter(u32),
     /// The controller has something to do.
     Attend,
+    /// This rank looks who controls the run.
+    Succession(u32),
+    /// It is noticed that this rank, with the controller, is silent.
+    Silent(u32),
     /// The head of this control message has reached the receiving host.
     ControlArrive(u32),
     /// This control message has arrived whole.

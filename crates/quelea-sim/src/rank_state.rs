@@ -2,11 +2,12 @@
 
 use std::collections::VecDeque;
 
-use quelea_control::RankMachine;
+use quelea_control::{ControllerSuccession, RankEvent, RankMachine};
 use quelea_core::message::{Message, Rank};
 use quelea_core::time::Time;
 
 use crate::compute::ComputePass;
+use crate::takeover::FIRST_TERM;
 
 /// One rank.
 pub(crate) struct RankState {
@@ -36,6 +37,14 @@ pub(crate) struct RankState {
     pub(crate) has_ended: bool,
     /// It was not lost, but has left: what it had to say still arrives.
     pub(crate) has_left: bool,
+    /// Its part in who controls the run, where that may change.
+    pub(crate) succession: Option<ControllerSuccession>,
+    /// What no controller has taken: it has lost its own.
+    pub(crate) untold: Vec<RankEvent>,
+    /// The term of the last controller that it has met.
+    pub(crate) met_term: u32,
+    /// What was told to it, as the controller to be.
+    pub(crate) early: Vec<RankEvent>,
 }
 
 /// A delivered message that waits for the processor.
@@ -88,6 +97,10 @@ impl RankState {
             view_at: Time::ZERO,
             has_ended: false,
             has_left: false,
+            succession: None,
+            untold: Vec::new(),
+            met_term: FIRST_TERM,
+            early: Vec::new(),
         }
     }
 

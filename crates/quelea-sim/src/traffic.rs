@@ -192,7 +192,9 @@ impl Driver<'_> {
             return Verdict::Pass;
         }
         let (number, kind, time) = (self.messages, message.kind, self.now);
-        faults.verdict(self.setup.seed, &Flight { number, from, to, kind, time, bytes })
+        let flight = Flight { number, from, to, kind, time, bytes };
+        let split = self.split_delay(from.index(), to.index());
+        faults.verdict(self.setup.seed, split, &flight)
     }
 
     /// The head of a message has reached the receiver's card.

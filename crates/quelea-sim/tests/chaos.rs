@@ -1,4 +1,4 @@
-//! Random runs with random faults: what must hold whatever goes wrong.
+//! Random runs with random faults, of the controller too: what must hold whatever goes wrong.
 
 use quelea_sim::chaos::ChaosScenario;
 

@@ -68,7 +68,7 @@ fn steps_of(keeper: &Keeper, rank: u32) -> usize {
 
 #[test]
 fn every_algorithm_takes_more_workers_than_at_the_start() {
-    for control in [ControlPath::Free, ControlPath::Network] {
+    for control in [ControlPath::Free, ControlPath::Network, ControlPath::Worker] {
         for mut case in cases() {
             let name = case.setup.entry.meta.name;
             let ms = case.run().clock_seconds * 1e3;

@@ -1,6 +1,6 @@
 //! `quelea join`: takes part in a run as one worker.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 use quelea_core::registry::Registry;
@@ -58,6 +58,11 @@ struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     wait: u32,
 
+    /// Where to write the rest of the run, should this process take over from the coordinator; without it, a new
+    /// folder under runs/
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+
     /// End when standard input is closed
     #[arg(long, hide = true)]
     with_parent: bool,
@@ -65,6 +70,12 @@ struct Args {
     /// Print nothing but errors
     #[arg(long, short)]
     quiet: bool,
+}
+
+/// This process controls the run from now on.
+fn took_over(sentence: &str) {
+    interrupt::lead();
+    mention(sentence);
 }
 
 fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
@@ -99,6 +110,14 @@ fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
         data: (!args.with_parent).then_some(args.data),
         leave: leave.clone(),
         local: args.local.resolve()?,
+        coordinator_out: args
+            .out
+            .as_deref()
+            .and_then(Path::parent)
+            .filter(|_| args.with_parent)
+            .map(Path::to_path_buf),
+        out: args.out,
+        took_over: Some(took_over),
     };
     drive::join(registry, &place, &joining, None)?;
     if !args.quiet {

@@ -69,6 +69,7 @@ fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     let host = args.host.as_deref();
     let _published = publish(&place, host);
     let is_told = !args.output.quiet;
+    session::say_whether_it_survives(&prepared, &args.output);
     session::run(
         prepared,
         Invocation { command: "serve", run: &args.run },

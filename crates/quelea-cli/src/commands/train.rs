@@ -100,6 +100,7 @@ fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     let prepared = prepared(registry, &args, None)?;
     prepared.check_memory()?;
     if args.processes {
+        session::say_whether_it_survives(&prepared, &args.output);
         let executable = drive::executable()?;
         let kind = DriverKind::Processes;
         return session::run(prepared, asked, &args.output, kind, |prepared, recorder| {

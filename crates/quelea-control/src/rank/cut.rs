@@ -14,6 +14,7 @@ use quelea_core::time::Time;
 use quelea_record::{CheckpointSchedule, RankCheckpoint, RankReport, ResumePoint};
 
 use super::{RankMachine, StepPhase};
+use crate::member::RestState;
 use crate::messages::{Command, RankEvent};
 
 /// What a rank knows of cuts.
@@ -35,6 +36,10 @@ pub(super) struct CutState {
     hold: Option<u64>,
     /// The same, until older checkpoints are written.
     limit: u64,
+    /// Until which step they are, as far as is known.
+    pub(super) durable: u64,
+    /// It rests and has saved, and was not told to continue.
+    is_saved: bool,
     pause: PauseState,
     /// Its model is wanted, for these steps.
     evaluations: Vec<u64>,
@@ -70,6 +75,8 @@ impl CutState {
             requested: None,
             hold: None,
             limit: if waits_for_disk { schedule.limit(step) } else { u64::MAX },
+            durable: step,
+            is_saved: false,
             pause: PauseState::None,
             evaluations: Vec::new(),
         }
@@ -92,6 +99,19 @@ impl CutState {
 }
 
 impl RankMachine {
+    /// Where it is on the way to rest.
+    pub(super) fn rest_state(&self) -> RestState {
+        if self.cutting.is_saved {
+            RestState::Saved
+        } else if self.life_cycle.is_draining() {
+            RestState::Resting
+        } else if self.cutting.pause != PauseState::None {
+            RestState::Paused
+        } else {
+            RestState::None
+        }
+    }
+
     /// Handles a command about cuts; returns any other.
     pub(super) fn cut_command(&mut self, now: Time, command: Command) -> Option<Command> {
         let rank = self.node.rank.0;
@@ -107,13 +127,17 @@ impl RankMachine {
                 self.cutting.hold = last.then_some(step);
                 self.events.push(RankEvent::CutAgreed { rank });
             }
-            Command::Durable(step) => self.cutting.limit = self.cutting.schedule.limit(step),
+            Command::Durable(step) => {
+                self.cutting.durable = step;
+                self.cutting.limit = self.cutting.schedule.limit(step);
+            }
             Command::SendModel(step) => self.cutting.evaluations.push(step),
             Command::Pause => self.cutting.pause = PauseState::Asked,
             Command::Save(step) => self.save_at_rest(step),
             Command::Continue => {
                 (self.cutting.pause, self.cutting.hold) = (PauseState::None, None);
                 self.cutting.requested = None;
+                self.cutting.is_saved = false;
                 if self.life_cycle.resume() {
                     self.node.start(now);
                 }
@@ -222,6 +246,7 @@ impl RankMachine {
     /// Everything has come to rest: saves it, and stands ready to continue from what was saved.
     fn save_at_rest(&mut self, step: u64) {
         let part = self.part(step);
+        self.cutting.is_saved = true;
         // A gradient whose step could not be completed is computed again.
         let was_pending = matches!(self.phase, StepPhase::Completing(_));
         self.phase = StepPhase::Ready;

@@ -8,9 +8,19 @@ use crate::error::NetError;
 use crate::external_loop::STATE_BYTES;
 use crate::measure::Prober;
 use crate::options::NetOptions;
-use crate::protocol::{self, JOB_BYTES, SMALL_BYTES, SetupMessage, Wait};
+use crate::protocol::{self, JOB_BYTES, SMALL_BYTES, SetupMessage, Survival, Wait};
 use crate::trust::{ControlStream, RankSeat};
 use quelea_control::Command;
+
+/// With what a worker begins.
+pub(super) struct RunBeginning {
+    pub(super) start: ResumePoint,
+    /// The run's zero on the coordinator's clock.
+    pub(super) zero: Time,
+    pub(super) schedule: CheckpointSchedule,
+    /// How the run survives the coordinator, if it does.
+    pub(super) survival: Option<Survival>,
+}
 
 /// Who hears the coordinator before the run.
 pub(super) struct CoordinatorReader<'a> {
@@ -27,7 +37,7 @@ impl CoordinatorReader<'_> {
         mut wait: Wait,
         len: usize,
         prober: &Prober<'_>,
-    ) -> Result<Option<(ResumePoint, Time, CheckpointSchedule)>, NetError> {
+    ) -> Result<Option<RunBeginning>, NetError> {
         let (mut start, rank) = (ResumePoint::default(), prober.links.rank.index());
         let of_loop = if prober.gradients.are_external() { STATE_BYTES } else { 0 };
         let most = protocol::state_bytes(len) + of_loop;
@@ -38,7 +48,9 @@ impl CoordinatorReader<'_> {
                     start.parts.push(*part);
                     (start.resized, start.joins, start.changes) = (resized, joins, changes);
                 }
-                SetupMessage::Start { zero, schedule } => return Ok(Some((start, zero, schedule))),
+                SetupMessage::Start { zero, schedule, survival } => {
+                    return Ok(Some(RunBeginning { start, zero, schedule, survival }));
+                }
                 SetupMessage::Measure(probe) => {
                     let answer = match prober.measure(&probe) {
                         Ok(values) => SetupMessage::Found { values },
@@ -85,10 +97,18 @@ pub(super) fn hear_up_to(
 }
 
 /// What a worker reads from the coordinator during the run.
-pub(super) enum RunMessage {
+#[derive(Debug)]
+pub(crate) enum RunMessage {
     Command(Command),
     /// A seat was given again.
     Seat(RankSeat),
+    /// A worker that joins listens there.
+    Moved {
+        rank: u32,
+        address: String,
+    },
+    /// The run has ended well.
+    Ended,
 }
 
 impl protocol::Packet for RunMessage {
@@ -96,17 +116,23 @@ impl protocol::Packet for RunMessage {
         match self {
             RunMessage::Command(command) => command.encode(),
             RunMessage::Seat(seat) => SetupMessage::Seat(*seat).encode(),
+            RunMessage::Moved { rank, address } => {
+                SetupMessage::Moved { rank: *rank, address: address.clone() }.encode()
+            }
+            RunMessage::Ended => SetupMessage::Ended.encode(),
         }
     }
 
     fn decode(reader: &mut Reader<'_>, kind: u16) -> Result<RunMessage, ControlError> {
-        match SetupMessage::decode(&mut reader.clone(), kind) {
-            Ok(SetupMessage::Seat(seat)) => {
-                SetupMessage::decode(reader, kind)?;
-                Ok(RunMessage::Seat(seat))
-            }
-            _ => Command::decode(reader, kind).map(RunMessage::Command),
-        }
+        let mut ahead = reader.clone();
+        let word = match SetupMessage::decode(&mut ahead, kind) {
+            Ok(SetupMessage::Seat(seat)) => RunMessage::Seat(seat),
+            Ok(SetupMessage::Moved { rank, address }) => RunMessage::Moved { rank, address },
+            Ok(SetupMessage::Ended) => RunMessage::Ended,
+            _ => return Command::decode(reader, kind).map(RunMessage::Command),
+        };
+        *reader = ahead;
+        Ok(word)
     }
 }
 

@@ -282,7 +282,7 @@ impl LyingRun {
                         SeatWish::Rank(rank),
                         options,
                         &mut |_| build(setup, gradients.take().expect("asked once")),
-                        relay,
+                        Around { relay, heir: None },
                     )
                 });
             }

@@ -11,6 +11,7 @@ use super::fields::{
     read_change, read_part, read_record, read_report, saved_pieces, write_change, write_part,
     write_record, write_report,
 };
+use super::succession::{read_survival, write_survival};
 use super::surveys::{read_survey, write_survey};
 use super::{Packet, SetupMessage};
 use crate::measure::Probe;
@@ -46,12 +47,11 @@ impl Packet for SetupMessage {
                 w.list(seats, |w, times| w.number(*times)).packet(8)
             }
             SetupMessage::Meshed => w.packet(9),
-            SetupMessage::Start { zero, schedule } => w
-                .number(zero.0)
-                .number(schedule.save_every)
-                .number(schedule.evaluations)
-                .number(schedule.steps)
-                .packet(10),
+            SetupMessage::Start { zero, schedule, survival } => {
+                let w = w.number(zero.0).number(schedule.save_every);
+                let w = w.number(schedule.evaluations).number(schedule.steps);
+                w.list(survival.as_slice(), write_survival).packet(10)
+            }
             SetupMessage::Hello { run, from, to } => {
                 w.number(*run).number(*from).number(*to).packet(11)
             }
@@ -81,6 +81,11 @@ impl Packet for SetupMessage {
             SetupMessage::Shared { problem } => w.text(problem).packet(26),
             SetupMessage::StandBy { key } => w.text(key).packet(27),
             SetupMessage::ListeningAt { address } => w.text(&address.to_string()).packet(28),
+            SetupMessage::Control { run, from, to } => {
+                w.number(*run).number(*from).number(*to).packet(29)
+            }
+            SetupMessage::Ended => w.packet(30),
+            SetupMessage::Moved { rank, address } => w.number(*rank).text(address).packet(31),
         }
     }
 
@@ -110,6 +115,7 @@ impl Packet for SetupMessage {
                     evaluations: r.number()?,
                     steps: r.number()?,
                 },
+                survival: r.list(read_survival)?.pop(),
             },
             11 => SetupMessage::Hello { run: r.number()?, from: r.small()?, to: r.small()? },
             12 => SetupMessage::Accepted,
@@ -148,6 +154,9 @@ impl Packet for SetupMessage {
                 let address = r.text()?.parse().map_err(|_| r.unknown())?;
                 SetupMessage::ListeningAt { address }
             }
+            29 => SetupMessage::Control { run: r.number()?, from: r.small()?, to: r.small()? },
+            30 => SetupMessage::Ended,
+            31 => SetupMessage::Moved { rank: r.small()?, address: reason(r)? },
             _ => return Err(r.unknown()),
         })
     }
@@ -175,6 +184,7 @@ impl Packet for Command {
             Command::Progress { done } => w.number(*done).packet(119),
             Command::Freeze(number) => w.number(*number).packet(117),
             Command::View(change) => write_change(w, change).packet(118),
+            Command::Store(change) => write_change(w, change).packet(122),
             Command::Salvage => w.packet(116),
             Command::HandOver => w.packet(120),
             Command::Leave => w.packet(121),
@@ -206,6 +216,7 @@ impl Packet for Command {
             119 => Command::Progress { done: r.number()? },
             117 => Command::Freeze(r.small()?),
             118 => Command::View(read_change(r)?),
+            122 => Command::Store(read_change(r)?),
             _ => return Err(r.unknown()),
         })
     }
@@ -280,6 +291,7 @@ impl Packet for RankEvent {
             RankEvent::Frozen { rank, number, step } => {
                 w.number(*rank).number(*number).number(*step).packet(218)
             }
+            RankEvent::Stored { rank, number } => w.number(*rank).number(*number).packet(222),
             RankEvent::Account { rank, account } => {
                 let w = w.number(*rank).number(account.step);
                 let w = w.list(&account.awaiting, |w, peer| w.number(peer.from).text(&peer.what));
@@ -342,6 +354,7 @@ impl Packet for RankEvent {
                     received: r.list(Reader::number)?,
                 }),
             },
+            222 => RankEvent::Stored { rank: r.small()?, number: r.small()? },
             218 => RankEvent::Frozen { rank: r.small()?, number: r.small()?, step: r.number()? },
             217 => RankEvent::Salvaged { rank: r.small()?, step: r.number()?, model: r.values()? },
             231 => {
@@ -355,6 +368,7 @@ impl Packet for RankEvent {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Survival;
     use super::*;
     use quelea_control::RankSurvey;
     use quelea_core::message::Rank;
@@ -446,6 +460,8 @@ mod tests {
             from_step: 9,
         };
         comes_back(Command::View(change.clone()));
+        comes_back(Command::Store(change.clone()));
+        comes_back(RankEvent::Stored { rank: 1, number: 3 });
         comes_back(RankEvent::Frozen { rank: 1, number: 3, step: 7 });
         comes_back(RankEvent::Salvaged { rank: 1, step: 7, model: vec![0.5] });
         let awaiting = vec![AwaitedPeer { from: 2, what: "a chunk".into() }];
@@ -497,7 +513,12 @@ mod tests {
             changes: vec![change],
         });
         let schedule = CheckpointSchedule { save_every: 5, evaluations: 6, steps: 7 };
-        comes_back(SetupMessage::Start { zero: Time(8), schedule });
+        comes_back(SetupMessage::Start { zero: Time(8), schedule, survival: None });
+        let survival = Some(Survival { controller: 0, ranks: vec![0, 2], min_workers: 1 });
+        comes_back(SetupMessage::Start { zero: Time(8), schedule, survival });
+        comes_back(SetupMessage::Control { run: 1, from: 2, to: 3 });
+        comes_back(SetupMessage::Ended);
+        comes_back(SetupMessage::Moved { rank: 3, address: "127.0.0.1:1".into() });
         comes_back(SetupMessage::Measure(Probe::Stream { to: vec![1], from: vec![2, 3] }));
         comes_back(SetupMessage::Found { values: vec![0.5, -1.0] });
         comes_back(SetupMessage::Measured);

@@ -148,6 +148,7 @@ pub(super) fn write_record(w: Writer, record: &Record) -> Writer {
         RecordKind::Lost => w.number(7u8),
         RecordKind::Left => w.number(11u8),
         RecordKind::Joined => w.number(12u8),
+        RecordKind::TookOver => w.number(15u8),
         RecordKind::View { number } => w.number(8u8).number(*number),
     }
 }
@@ -176,6 +177,7 @@ pub(super) fn read_record(r: &mut Reader<'_>) -> Result<Record, ControlError> {
         7 => RecordKind::Lost,
         11 => RecordKind::Left,
         12 => RecordKind::Joined,
+        15 => RecordKind::TookOver,
         8 => RecordKind::View { number: r.small()? },
         9 => {
             let known = r.flag()?;

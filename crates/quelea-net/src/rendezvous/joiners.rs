@@ -11,7 +11,7 @@ use quelea_core::time::Time;
 use quelea_record::CheckpointSchedule;
 
 use crate::controller::{ControlLink, Incoming};
-use crate::protocol::{self, SMALL_BYTES, SetupMessage, Wait};
+use crate::protocol::{self, SMALL_BYTES, SetupMessage, Survival, Wait};
 use crate::rendezvous::addresses::AddressTable;
 use crate::rendezvous::admission::{Admission, Arrival, JoinedWorker};
 use crate::rendezvous::worker_reader::{EventLimits, WorkerReader, attend_worker};
@@ -31,6 +31,8 @@ pub(crate) struct Joiners {
     pub(crate) limits: EventLimits,
     pub(crate) zero: Time,
     pub(crate) schedule: CheckpointSchedule,
+    /// How the run survives the coordinator, if it does.
+    pub(crate) survival: Option<Survival>,
     /// Who connects with the others, or waits to enter. One at a time: the next one must be connected with it too.
     pub(crate) joining: Option<u32>,
     /// Those who are connected with all others and wait to enter.
@@ -61,6 +63,7 @@ impl Joiners {
                 Ok(worker) => {
                     self.joining = Some(worker.rank);
                     self.give_seat(worker.rank, links);
+                    tell_address(&worker, links);
                     self.connect(worker);
                 }
                 Err((rank, reason)) => self.give_up(rank, &reason),
@@ -161,7 +164,8 @@ impl Joiners {
         let part = Box::new(start.parts.into_iter().next_back().unwrap_or_default());
         let resume =
             SetupMessage::Resume { part, resized: false, joins: true, changes: start.changes };
-        let begin = SetupMessage::Start { zero: self.zero, schedule: self.schedule };
+        let (zero, schedule, survival) = (self.zero, self.schedule, self.survival.clone());
+        let begin = SetupMessage::Start { zero, schedule, survival };
         let _ = stream.set_write_timeout(Some(write_limit));
         protocol::write(&stream, &resume)
             .and_then(|()| protocol::write(&stream, &begin))
@@ -169,5 +173,17 @@ impl Joiners {
         self.addresses.insert(rank, address);
         self.admission.fill_rank(rank);
         Ok(ControlLink::Remote(stream))
+    }
+}
+
+/// Tells everybody where a worker that joins listens: should this process be lost, they look there for it.
+fn tell_address(worker: &JoinedWorker, links: &[ControlLink]) {
+    let (rank, address) = (worker.rank, worker.address.to_string());
+    let moved = SetupMessage::Moved { rank, address };
+    for link in links {
+        if let ControlLink::Remote(stream) = link {
+            // A worker that is gone is noticed by whoever reads what it says.
+            let _ = protocol::write(stream, &moved);
+        }
     }
 }

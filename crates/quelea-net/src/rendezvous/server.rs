@@ -28,7 +28,8 @@ use crate::rendezvous::admission::{Admission, Arrival};
 use crate::rendezvous::joiners::Joiners;
 use crate::rendezvous::listener::{GuardedListener, WhenBusy};
 use crate::rendezvous::starting::{
-    attend_workers, begin_worker, control_links, residents, run_number, send_states, vector_lengths,
+    attend_workers, begin_worker, control_links, residents, run_number, send_states, survival,
+    vector_lengths,
 };
 use crate::rendezvous::worker_reader::EventLimits;
 use crate::transport::{Doors, MeshPlan, RankLinks, Transport, TransportKind};
@@ -73,6 +74,7 @@ pub fn resume(
         controller,
         doors: Doors::default(),
         is_external: gradients.are_external(),
+        survival: None,
     };
     let lost = context.start.absent(setup);
     let living = (0..setup.ranks()).map(Rank::from).filter(|rank| !lost.contains(rank));
@@ -210,9 +212,10 @@ impl Coordinator {
         send_states(&streams, &start);
         let (zero, schedule) = (clock.now() - start.now, observer.checkpoint_schedule());
         let lengths = vector_lengths(setup, &options);
-        let begins = SetupMessage::Start { zero, schedule };
+        let survival = survival(setup, gradients, &options, &rank_links);
+        let begins = SetupMessage::Start { zero, schedule, survival: survival.clone() };
         streams.values().for_each(|stream| begin_worker(stream, &begins, &options));
-        let limits = EventLimits { ranks: setup.ranks(), lengths, gate: Arc::default() };
+        let limits = EventLimits::new(setup.ranks(), lengths);
         let readers = attend_workers(&streams, &limits, &controller)?;
         let context = ProcessContext {
             setup: setup.clone(),
@@ -224,6 +227,7 @@ impl Coordinator {
             controller: controller.clone(),
             doors,
             is_external: gradients.are_external(),
+            survival: survival.clone(),
         };
         let local = LocalRanks::start(&context, gradients, rank_links, Heartbeats::WithinProcess)?;
         let control_links = control_links(setup.ranks(), &local, &streams);
@@ -239,6 +243,7 @@ impl Coordinator {
             limits,
             zero,
             schedule,
+            survival,
             joining: None,
             waiting: BTreeMap::new(),
             readers,

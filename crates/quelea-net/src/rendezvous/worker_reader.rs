@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::part_gate::{GateTurn, PartGate};
 use crate::controller::Incoming;
-use crate::protocol::{self, PacketWatch, SAVED, SMALL_BYTES};
+use crate::protocol::{self, PacketWatch, SAVED, SMALL_BYTES, WorkerMessage};
 use crate::trust::ControlStream;
 use quelea_control::{RankEvent, VectorLengths};
 use quelea_record::PartTurn;
@@ -36,7 +36,13 @@ pub(crate) struct EventLimits {
     pub(crate) ranks: usize,
     pub(crate) lengths: VectorLengths,
     /// Where the parts of checkpoints wait.
-    pub(crate) gate: Arc<PartGate>,
+    gate: Arc<PartGate>,
+}
+
+impl EventLimits {
+    pub(crate) fn new(ranks: usize, lengths: VectorLengths) -> EventLimits {
+        EventLimits { ranks, lengths, gate: Arc::default() }
+    }
 }
 
 impl PacketWatch for SignsOfLife {
@@ -64,7 +70,7 @@ impl SignsOfLife {
 }
 
 /// Reads the events of a joined worker on a thread of its own, until it is gone.
-pub(super) fn attend_worker(
+pub(crate) fn attend_worker(
     rank: u32,
     stream: &ControlStream,
     limits: EventLimits,
@@ -82,8 +88,17 @@ pub(super) fn attend_worker(
         let controlled = controller.clone();
         let mut signs = SignsOfLife { rank, controller: controlled, last: None, gate, turn: None };
         loop {
-            let mut word = protocol::read_watched::<RankEvent>(&stream, most, &mut signs)
-                .map_err(|error| error.to_string());
+            let word = protocol::read_watched::<WorkerMessage>(&stream, most, &mut signs);
+            let mut word = match word.map_err(|error| error.to_string()) {
+                Ok(WorkerMessage::Event(event)) => Ok(event),
+                Ok(WorkerMessage::Peer(message)) => {
+                    if controller.send(Incoming::Peer { rank, message }).is_err() {
+                        return;
+                    }
+                    continue;
+                }
+                Err(reason) => Err(reason),
+            };
             let turn = signs.turn.take();
             if let (Ok(RankEvent::Saved { part, .. }), Some(turn)) = (&mut word, turn) {
                 part.turn = PartTurn::new(turn);

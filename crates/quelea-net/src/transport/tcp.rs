@@ -24,6 +24,7 @@ use super::{
 };
 use crate::protocol::PacketStream;
 pub(crate) use mesh::Mesh;
+pub(crate) use restore::Dialler;
 use restore::{KEPT_BYTES, Restorer};
 
 /// What is waited for of a long vector from another machine.

@@ -14,7 +14,7 @@ use super::stream::ByteStream;
 use super::tcp::TcpBytes;
 use crate::error::NetError;
 use crate::protocol::{PacketStream, Wait};
-use crate::trust::{LinkIdentity, SEATS_POLL, TlsSession, seal_slices};
+use crate::trust::{ControlStream, LinkIdentity, SEATS_POLL, TlsSession, seal_slices};
 
 /// A connection between two ranks before it carries frames.
 #[derive(Debug)]
@@ -60,6 +60,16 @@ impl LinkSocket {
             format!("it could not be authenticated: {}", handshake_problem(&error))
         })?;
         Ok(LinkSocket::Tls(TlsSocket { socket, session: RefCell::new(session) }))
+    }
+
+    /// The same connection, for control packets.
+    pub(crate) fn into_control(self) -> ControlStream {
+        match self {
+            LinkSocket::Plain(socket) => ControlStream::plain(socket),
+            LinkSocket::Tls(TlsSocket { socket, session }) => {
+                ControlStream::secure(socket, session.into_inner())
+            }
+        }
     }
 
     /// Refuses a peer that says to be `rank` and shows the certificate of another.

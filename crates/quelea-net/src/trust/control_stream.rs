@@ -113,7 +113,8 @@ impl ControlStream {
         ControlStream { shared: Arc::new(Shared { socket, secure: None }) }
     }
 
-    fn secure(socket: TcpStream, session: TlsSession) -> ControlStream {
+    /// Encrypted, with a session that is there already.
+    pub(crate) fn secure(socket: TcpStream, session: TlsSession) -> ControlStream {
         let secure = Secure {
             session: Mutex::new(session),
             reading: Mutex::new(vec![0; READ_BYTES]),

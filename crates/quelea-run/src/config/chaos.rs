@@ -40,7 +40,12 @@ pub const KEYS: &[OptionSpec] = &[
     OptionSpec {
         name: "control",
         kind: OptionKind::Flag(true),
-        help: "control messages arrive late; only with cluster.control = \"network\"",
+        help: "control messages arrive late; not with cluster.control = \"free\"",
+    },
+    OptionSpec {
+        name: "splits",
+        kind: OptionKind::Flag(false),
+        help: "the cluster falls into two sides; only with cluster.control = \"worker\"",
     },
     OptionSpec {
         name: "survivors",
@@ -60,6 +65,7 @@ pub fn add(options: &Options, seed: u64, target: ChaosTarget, faults: &mut Fault
         pauses: options.flag("pauses"),
         links: options.flag("links"),
         control: options.flag("control"),
+        splits: options.flag("splits"),
         survivors: options.whole("survivors") as u32,
     };
     let drawn = chaos.draw(seed, target);
@@ -70,5 +76,6 @@ pub fn add(options: &Options, seed: u64, target: ChaosTarget, faults: &mut Fault
     faults.partitions.extend(drawn.partitions);
     faults.pair_partitions.extend(drawn.pair_partitions);
     faults.control_delays.extend(drawn.control_delays);
+    faults.splits.extend(drawn.splits);
     faults.rules.extend(drawn.rules);
 }

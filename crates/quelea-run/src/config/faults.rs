@@ -5,20 +5,21 @@ use quelea_core::options::{OptionKind, OptionSpec, Options};
 use quelea_core::time::Time;
 use quelea_sim::{
     ATTACKS, Attack, ControlDelay, Crash, Faults, Join, Leave, PairPartition, Pause, PlainRule,
-    RankPartition, Rule, Verdict,
+    RankPartition, Rule, SidePartition, Verdict,
 };
 use toml::{Table, Value};
 
 use super::section::{Allowed, SectionValues};
 use crate::error::RequestError;
 
-const FAULTS: [&str; 9] = [
+const FAULTS: [&str; 10] = [
     "crashes",
     "leaves",
     "joins",
     "pauses",
     "partitions",
     "pair_partitions",
+    "splits",
     "control_delays",
     "rules",
     "attacks",
@@ -47,6 +48,12 @@ const SPAN: &[OptionSpec] = &[
 const PAIR: &[OptionSpec] = &[
     whole("rank", 0, 0, "one of the two"),
     whole("peer", 0, 0, "the other"),
+    millis("from_ms", 0.0, "since when"),
+    millis("until_ms", f64::MAX, "until when"),
+];
+const SPLIT: &[OptionSpec] = &[
+    whole("from", 0, 0, "one side: the ranks from this one"),
+    whole("to", 0, 0, "to this one"),
     millis("from_ms", 0.0, "since when"),
     millis("until_ms", f64::MAX, "until when"),
 ];
@@ -138,6 +145,7 @@ pub fn read(table: &Table) -> Result<Faults, RequestError> {
             .into_iter()
             .map(pair)
             .collect::<Result<_, _>>()?,
+        splits: list(table, "splits", SPLIT)?.into_iter().map(split).collect::<Result<_, _>>()?,
         control_delays: list(table, "control_delays", CONTROL_DELAY)?
             .into_iter()
             .map(control_delay)
@@ -165,6 +173,7 @@ pub fn check_ranks(
         ("pauses", SPAN),
         ("partitions", SPAN),
         ("pair_partitions", PAIR),
+        ("splits", SPLIT),
         ("control_delays", CONTROL_DELAY),
         ("rules", RULE),
         ("attacks", ATTACK),
@@ -232,6 +241,15 @@ fn pair(entry: FaultEntry<'_>) -> Result<PairPartition, RequestError> {
         return Err(entry.lacks("until_ms", "what they send arrives when it is over"));
     }
     Ok(PairPartition { rank, peer: entry.options.whole("peer") as u32, from_ms, until_ms })
+}
+
+fn split(entry: FaultEntry<'_>) -> Result<SidePartition, RequestError> {
+    let (from_ms, until_ms) = entry.span()?;
+    if until_ms == f64::MAX {
+        return Err(entry.lacks("until_ms", "when do the sides reach each other again?"));
+    }
+    let (from, to) = (entry.options.whole("from") as u32, entry.options.whole("to") as u32);
+    Ok(SidePartition { ranks: (from..=to).collect(), from_ms, until_ms })
 }
 
 fn attack(entry: FaultEntry<'_>) -> Result<Attack, RequestError> {

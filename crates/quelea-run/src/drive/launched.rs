@@ -115,6 +115,7 @@ impl LaunchedWorker {
             connect_seconds: WAIT_SECONDS,
             security,
             local: self.local.clone(),
+            survives: true,
             ..NetOptions::default()
         };
         let coordinator = Coordinator::of_launch(&self.found, options)?;
@@ -145,6 +146,7 @@ impl LaunchedWorker {
             // A launcher that ends a job gives all its processes notice; the first one saves the run.
             leave: LeaveNotice::default(),
             local: self.local.clone(),
+            ..Joining::default()
         }
     }
 }

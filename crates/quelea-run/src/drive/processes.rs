@@ -1,8 +1,9 @@
 //! One process per worker on this machine; the servers stay in this one.
 //!
 //! Every process holds one end of a pipe whose other end is here: when this process is gone,
-//! however it went, the pipe is closed and they end too ([`end_with_parent`]). A process that ends
-//! before its time may be started again; the new one joins in the place of the lost worker.
+//! however it went, the pipe is closed and they end too ([`end_with_parent`]), unless the run survives this
+//! process: then one of them takes over. A process that ends before its time may be started again; the new one
+//! joins in the place of the lost worker.
 
 mod supervisor;
 mod worker_process;
@@ -10,6 +11,7 @@ mod worker_process;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use quelea_core::message::Rank;
 use quelea_net::measure::Measured;
@@ -55,10 +57,13 @@ pub fn processes(
     recorder: &mut RunRecorder<'_>,
 ) -> Driven {
     check_restarts(prepared, options.restarts)?;
-    let (place, supervisor) = gather(prepared, options)?;
+    let (place, supervisor) = gather(prepared, options, Some(recorder.folder()))?;
     let watching = supervisor.watch();
     let driven = place.run(prepared, &[], recorder, &mut |_, _| supervisor.check());
     drop(watching);
+    if driven.as_ref().is_err_and(RunError::is_missing_quorum) {
+        supervisor.release();
+    }
     let (clock, mut outcome) = driven.map_err(|error| supervisor.explain(error))?;
     let warnings = supervisor.part(&absent(&outcome));
     outcome.warnings.extend(warnings);
@@ -93,21 +98,26 @@ pub fn measure_processes(
     executable: &Path,
     steps: bool,
 ) -> Result<Measured, RunError> {
-    let (place, supervisor) = gather(prepared, &ProcessOptions::new(executable))?;
+    let (place, supervisor) = gather(prepared, &ProcessOptions::new(executable), None)?;
     let measured = place.measure(prepared, steps, &mut |_, _| supervisor.check(), &mut |_| {});
     let measured = measured.map_err(|error| supervisor.explain(error))?;
     supervisor.part(&BTreeSet::new());
     Ok(measured)
 }
 
-/// Starts a process for every worker, and the place where they join.
+/// Starts a process for every worker, and the place where they join. One that takes over writes below
+/// `folder`.
 fn gather(
     prepared: &PreparedRun,
     options: &ProcessOptions<'_>,
+    folder: Option<&Path>,
 ) -> Result<(OpenRendezvous, Supervisor), RunError> {
     let place = OpenRendezvous::open("127.0.0.1:0", f64::from(WAIT_SECONDS), Security::Automatic)?;
-    let starter =
-        Starter { executable: options.executable.to_path_buf(), address: place.address() };
+    let starter = Starter {
+        executable: options.executable.to_path_buf(),
+        address: place.address(),
+        folder: folder.map(Path::to_path_buf),
+    };
     let supervisor = Supervisor::new(starter, options);
     let lost = prepared.start.absent(&prepared.setup);
     let living = (0..prepared.setup.seats()).map(Rank::from).filter(|rank| !lost.contains(rank));
@@ -117,12 +127,23 @@ fn gather(
     Ok((place, supervisor))
 }
 
-/// Ends this process when standard input is closed, as it is when the parent is gone.
+/// Whether this process goes on without its parent.
+static OUTLIVES: AtomicBool = AtomicBool::new(false);
+
+/// Ends this process when standard input is closed, as it is when the parent is gone, unless it takes part in
+/// a run by then that survives that.
 pub fn end_with_parent() {
     std::thread::spawn(|| {
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
-        std::process::exit(1);
+        if !OUTLIVES.load(Ordering::Acquire) {
+            std::process::exit(1);
+        }
     });
+}
+
+/// From now on this process goes on without its parent.
+pub(super) fn outlive_parent() {
+    OUTLIVES.store(true, Ordering::Release);
 }
 
 #[cfg(all(test, unix))]

@@ -230,6 +230,7 @@ pub fn write_line(out: &mut impl Write, record: &Record) -> io::Result<()> {
         RecordKind::Lost => write!(out, "\"lost\""),
         RecordKind::Left => write!(out, "\"left\""),
         RecordKind::Joined => write!(out, "\"joined\""),
+        RecordKind::TookOver => write!(out, "\"took_over\""),
         RecordKind::View { number } => write!(out, "\"view\",\"number\":{number}"),
     }?;
     out.write_all(b"}\n")
@@ -319,6 +320,7 @@ mod tests {
             (RecordKind::Lost, "lost"),
             (RecordKind::Left, "left"),
             (RecordKind::Joined, "joined"),
+            (RecordKind::TookOver, "took_over"),
             (RecordKind::View { number: 2 }, "view"),
         ] {
             assert_eq!(line(event)["kind"], kind);

@@ -1,5 +1,6 @@
 //! A small random run of any algorithm with random faults, and what must hold in it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use quelea_core::algorithms::{ALGORITHMS, Entry};
@@ -14,10 +15,13 @@ use quelea_core::run_spec::RunSpec;
 use quelea_core::time::Time;
 use quelea_core::topology::{Round, Schedule};
 use quelea_core::view::View;
-use quelea_record::{CheckpointSchedule, Observer, Outcome, Record, RecordKind, Request};
+use quelea_record::{
+    CheckpointSchedule, Observer, Outcome, RankReport, Record, RecordKind, Request,
+};
 
 use super::{ChaosOptions, ChaosTarget};
 use crate::cluster::{Cluster, ControlPath};
+use crate::faults::Faults;
 use crate::{SimError, simulate_checked};
 
 /// Elements of the model.
@@ -99,7 +103,8 @@ impl ChaosScenario {
             joins: picker.pick(&[0.0, 1.0, 1.0]) > 0.0,
             pauses: true,
             links: true,
-            control: cluster.control == ControlPath::Network,
+            control: cluster.control != ControlPath::Free,
+            splits: cluster.control == ControlPath::Worker && picker.pick(&[0.0, 0.0, 1.0]) > 0.0,
             survivors: 1,
         };
         cluster.faults = options.draw(seed, target);
@@ -126,7 +131,7 @@ impl ChaosScenario {
             simulate_checked(&self.setup, &self.problem, &self.cluster, EVENT_LIMIT, &mut observer);
         match ended {
             Ok(outcome) => self.check(&outcome, &observer).map_err(failure),
-            Err(error) if self.is_stop(&error) => Ok(()),
+            Err(error) if self.is_stop(&error) || self.may_end(&error) => Ok(()),
             Err(error) => Err(failure(error.to_string())),
         }
     }
@@ -137,13 +142,61 @@ impl ChaosScenario {
         is_wanted && matches!(error, SimError::Stopped { .. })
     }
 
+    /// Whether so much goes wrong that the run may end: too few of the workers are spared for a quorum.
+    fn may_end(&self, error: &SimError) -> bool {
+        if self.cluster.control != ControlPath::Worker {
+            return false;
+        }
+        // Nobody has a server that is on the other side.
+        let has_splits = !self.cluster.faults.splits.is_empty();
+        let text = error.to_string();
+        if has_splits && (text.contains("it is a server") || text.contains("was being aborted")) {
+            return true;
+        }
+        let is_end = matches!(error, SimError::NoQuorum { .. } | SimError::AllWorkersLost { .. });
+        if has_splits && is_end && !self.setup.view.servers.is_empty() {
+            return true;
+        }
+        let joins = self.cluster.faults.joins.iter().map(|join| join.rank);
+        let first: BTreeSet<u32> = (0..self.setup.workers() as u32).collect();
+        let members: BTreeSet<u32> = first.iter().copied().chain(joins).collect();
+        // Whoever joins may come too late to be of any help, or be lost with others.
+        let is_beaten = |ranks: &BTreeSet<u32>| {
+            2 * ranks.iter().filter(|rank| !self.is_hit(**rank)).count() <= ranks.len()
+        };
+        // One that is taken for lost may be all that is left when the others leave.
+        let is_notice =
+            matches!(error, SimError::Stopped { reason, .. } if reason.contains("notice"));
+        (is_end || is_notice) && (is_beaten(&first) || is_beaten(&members))
+    }
+
+    /// Whether this worker is lost, or may be taken for lost.
+    fn is_hit(&self, rank: u32) -> bool {
+        let Faults { crashes, leaves, partitions, pauses, splits, .. } = &self.cluster.faults;
+        let detect_ms = self.cluster.detect_ms;
+        crashes.iter().any(|crash| crash.rank == rank)
+            || leaves.iter().any(|leave| leave.rank == rank)
+            || partitions.iter().any(|cut| cut.rank == rank)
+            || pauses.iter().any(|p| p.rank == rank && p.until_ms - p.from_ms > detect_ms)
+            || splits.iter().any(|split| {
+                let workers = self.setup.workers();
+                let inside = split.ranks.iter().filter(|r| (**r as usize) < workers).count();
+                let is_inside = split.ranks.contains(&rank);
+                2 * if is_inside { inside } else { workers - inside } <= workers
+            })
+    }
+
     fn check(&self, outcome: &Outcome, observer: &ChaosObserver) -> Result<(), String> {
         let mut warnings = outcome.warnings.iter().filter(|warning| {
             // A run may end before a partition is noticed.
             let is_cut =
                 warning.contains("is not drained") && !self.cluster.faults.partitions.is_empty();
-            let is_expected =
-                ["left with notice", "a worker joined as rank", "could not join as rank"];
+            let is_expected = [
+                "left with notice",
+                "took over",
+                "a worker joined as rank",
+                "could not join as rank",
+            ];
             !is_cut && !is_expected.iter().any(|text| warning.contains(text))
         });
         if let Some(warning) = warnings.next() {
@@ -153,18 +206,36 @@ impl ChaosScenario {
         if let Some(rank) = living().find(|rank| rank.params.iter().any(|x| !x.is_finite())) {
             return Err(format!("rank {} ends with parameters that are no numbers", rank.rank));
         }
-        let total = self.setup.workers() as u64 * self.setup.steps;
-        // What a lost worker was granted and has not done stays undone if the others have ended.
-        let lost = outcome.ranks.iter().filter(|rank| rank.lost).count() as u64;
-        let least = total.saturating_sub(GRANTED_AHEAD * lost);
-        let is_shared = self.setup.properties().budget == Budget::TotalGradients;
-        if is_shared && !(least..=total).contains(&observer.steps) {
-            return Err(format!("{} steps were taken, not {total}", observer.steps));
-        }
+        self.check_steps(outcome, observer)?;
         let last = self.last_fault().seconds();
         if outcome.clock_seconds > last + PATIENCE_SECONDS {
             let clock = outcome.clock_seconds;
             return Err(format!("it took {clock} s, although nothing happened after {last} s"));
+        }
+        Ok(())
+    }
+
+    /// Whether as many gradients were computed as there are.
+    fn check_steps(&self, outcome: &Outcome, observer: &ChaosObserver) -> Result<(), String> {
+        let total = self.setup.workers() as u64 * self.setup.steps;
+        // What a lost worker was granted and has not done stays undone if the others have ended.
+        let lost = outcome.ranks.iter().filter(|rank| rank.lost).count() as u64;
+        let least = total.saturating_sub(GRANTED_AHEAD * lost);
+        if self.setup.properties().budget != Budget::TotalGradients {
+            return Ok(());
+        }
+        let steps = |is_counted: fn(&RankReport) -> bool| {
+            let counted = outcome.ranks.iter().filter(|rank| is_counted(rank));
+            counted.map(|rank| rank.steps).sum::<u64>()
+        };
+        // A controller that is lost knows of steps that nobody else does; others take them again.
+        let (most, all) = if self.cluster.control == ControlPath::Worker {
+            (steps(|rank| !rank.lost), steps(|_| true))
+        } else {
+            (observer.steps, observer.steps)
+        };
+        if most > total || all < least {
+            return Err(format!("{all} steps were taken, {most} of them count, not {total}"));
         }
         Ok(())
     }
@@ -179,6 +250,7 @@ impl ChaosScenario {
             faults.pauses.iter().map(|pause| pause.until_ms).collect(),
             faults.partitions.iter().map(|partition| partition.until_ms).collect(),
             faults.pair_partitions.iter().map(|pair| pair.until_ms).collect(),
+            faults.splits.iter().map(|split| split.until_ms).collect(),
             faults.control_delays.iter().map(|late| late.until_ms + late.delay_ms).collect(),
         ];
         let last = ends.into_iter().flatten().fold(0.0, f64::max);
@@ -247,8 +319,11 @@ fn costs(picker: &mut Picker) -> Cluster {
     cluster.reduce_gbs = picker.pick(&[0.0, 0.0001]);
     cluster.collective_fixed_us = picker.pick(&[0.0, 200.0]);
     cluster.start_barrier = picker.pick(&[0.0, 1.0]) > 0.0;
-    let travels = picker.pick(&[0.0, 1.0, 1.0, 1.0]) > 0.0;
-    cluster.control = if travels { ControlPath::Network } else { ControlPath::Free };
+    cluster.control = match picker.pick(&[0.0, 1.0, 2.0, 2.0]) as u64 {
+        0 => ControlPath::Free,
+        1 => ControlPath::Network,
+        _ => ControlPath::Worker,
+    };
     cluster
 }
 

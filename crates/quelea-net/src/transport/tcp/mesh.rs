@@ -190,6 +190,7 @@ struct Guard {
     shared: Option<SharedMemory>,
     /// To the links that may be restored, by (peer, own).
     returning: BTreeMap<(Rank, Rank), UnboundedSender<Reconnection>>,
+    /// To this process: what was refused, and who has something to say about who controls the run.
     warnings: Mutex<Sender<Incoming>>,
 }
 
@@ -198,6 +199,7 @@ enum Visit {
     First { pair: (Rank, Rank), offer: Option<SharedOffer> },
     Joins { pair: (Rank, Rank), offer: Option<SharedOffer> },
     Again { pair: (Rank, Rank), received: u64 },
+    Control { peer: Rank },
 }
 
 impl Guard {
@@ -215,7 +217,17 @@ impl Guard {
                 // The link answers; if it has ended, nobody does, and the connection is closed.
                 let _ = self.returning[&pair].send(reconnection);
             }
+            Ok(Visit::Control { peer }) => self.pass_on(peer, stream),
             Err(reason) => self.refuse(&stream, peer, reason),
+        }
+    }
+
+    /// Somebody has something to say about who controls the run: this process hears it.
+    fn pass_on(&self, peer: Rank, stream: LinkSocket) {
+        if protocol::write(&stream, &SetupMessage::Accepted).is_ok() {
+            let line = Incoming::Line { rank: peer.0, stream: stream.into_control() };
+            let process = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = process.send(line);
         }
     }
 
@@ -299,6 +311,15 @@ impl Guard {
                     return Err(format!("the link from {} to {} has ended", pair.0, pair.1));
                 }
                 Ok(Visit::Again { pair, received })
+            }
+            SetupMessage::Control { run, from, to } => {
+                let (from, to) = (Rank(from), Rank(to));
+                let is_known = from.index() < self.plan.ranks && !self.plan.here.contains(&from);
+                if run != self.plan.run || !is_known || !self.plan.here.contains(&to) {
+                    return Err("it is not of this run".into());
+                }
+                stream.check_rank(self.plan.identity.as_ref(), from)?;
+                Ok(Visit::Control { peer: from })
             }
             other => Err(format!("it began with {other:?} instead of a hello")),
         }

@@ -25,7 +25,7 @@ use crate::protocol::{self, PacketError, SMALL_BYTES, SetupMessage, Wait};
 use crate::transport::SharedMemory;
 use crate::transport::stream::StreamLink;
 use crate::transport::tls::{LinkBytes, LinkSocket};
-use crate::trust::LinkIdentity;
+use crate::trust::{ControlStream, LinkIdentity};
 
 /// The pause after the first attempt, and the least time for one; pauses double.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
@@ -46,13 +46,13 @@ pub(super) struct Reconnection {
 
 /// The side of a pair that dials.
 #[derive(Clone, Debug)]
-pub(super) struct Dialler {
-    pub(super) run: u64,
-    pub(super) from: Rank,
-    pub(super) to: Rank,
-    pub(super) address: String,
-    pub(super) identity: Option<LinkIdentity>,
-    pub(super) options: NetOptions,
+pub(crate) struct Dialler {
+    pub(crate) run: u64,
+    pub(crate) from: Rank,
+    pub(crate) to: Rank,
+    pub(crate) address: String,
+    pub(crate) identity: Option<LinkIdentity>,
+    pub(crate) options: NetOptions,
 }
 
 /// Why a peer could not be dialled.
@@ -85,6 +85,17 @@ impl Dialler {
                     .map_err(|error| self.wrong(error.to_string()).error)
             }
             (other, _) => Err(self.wrong(format!("it answered {other:?}")).error),
+        }
+    }
+
+    /// Connects to say something about who controls the run.
+    pub(crate) fn call(&self) -> Result<ControlStream, NetError> {
+        let patience = Duration::from_secs_f64(self.options.handshake_seconds);
+        let stream = self.open(patience).map_err(|failed| failed.error)?;
+        let hello = SetupMessage::Control { run: self.run, from: self.from.0, to: self.to.0 };
+        match self.ask(&stream, &hello).map_err(|failed| failed.error)? {
+            SetupMessage::Accepted => Ok(stream.into_control()),
+            other => Err(self.wrong(format!("it answered {other:?}")).error),
         }
     }
 

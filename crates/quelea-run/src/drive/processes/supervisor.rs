@@ -122,6 +122,15 @@ impl Supervisor {
         crew.unreplaced.clone().map_or(Ok(()), |how| Err(format!("{how} before the run began")))
     }
 
+    /// Lets all processes go on without this one: they may have continued the run among themselves.
+    pub(super) fn release(&self) {
+        for seat in self.crew().seats.values() {
+            if let SeatState::Held(process) = &seat.state {
+                process.release();
+            }
+        }
+    }
+
     /// Says how the process of a worker that was lost has ended.
     pub(super) fn explain(&self, error: RunError) -> RunError {
         let RunError::Net(NetError::Lost { rank, .. }) = &error else { return error };

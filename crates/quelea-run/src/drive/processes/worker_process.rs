@@ -26,6 +26,8 @@ pub(super) struct Starter {
     pub(super) executable: PathBuf,
     /// Where they join.
     pub(super) address: SocketAddr,
+    /// Where the run is written: a process that takes over writes below.
+    pub(super) folder: Option<PathBuf>,
 }
 
 impl Starter {
@@ -34,6 +36,9 @@ impl Starter {
         let mut command = restarted(&self.executable);
         command.args(["join", &self.address.to_string(), "--rank", &rank.to_string(), "--quiet"]);
         command.args(["--wait", &WAIT_SECONDS.to_string(), "--with-parent"]);
+        if let Some(folder) = &self.folder {
+            command.arg("--out").arg(folder.join(format!("taken-over-by-rank-{rank}")));
+        }
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|error| {
             let name = self.executable.display();
@@ -49,6 +54,7 @@ impl Starter {
             child: Mutex::new(child),
             started: Instant::now(),
             was_killed_here: AtomicBool::new(false),
+            is_released: AtomicBool::new(false),
             said,
         });
         running().insert(rank, Arc::downgrade(&process));
@@ -67,13 +73,15 @@ fn keep_last(mut stderr: ChildStderr, kept: &Mutex<Vec<u8>>) {
     }
 }
 
-/// One process. It ends when this is dropped.
+/// One process. It ends when this is dropped, unless it was released.
 #[derive(Debug)]
 pub(super) struct WorkerProcess {
     child: Mutex<Child>,
     started: Instant,
     /// Somebody here has killed it, to see what the others do then.
     was_killed_here: AtomicBool,
+    /// It may go on without this process.
+    is_released: AtomicBool,
     said: Arc<Mutex<Vec<u8>>>,
 }
 
@@ -104,6 +112,11 @@ impl WorkerProcess {
         let mut child = self.child();
         let _ = child.kill();
         let _ = child.wait();
+    }
+
+    /// Lets it go on without this process.
+    pub(super) fn release(&self) {
+        self.is_released.store(true, Ordering::Relaxed);
     }
 
     /// How long it has been there.
@@ -151,7 +164,9 @@ impl WorkerProcess {
 
 impl Drop for WorkerProcess {
     fn drop(&mut self) {
-        self.end();
+        if !self.is_released.load(Ordering::Relaxed) {
+            self.end();
+        }
     }
 }
 

@@ -1,0 +1,177 @@
+//! The process that controls a run is killed, with the real command: another one takes over, where a quorum is
+//! left, and finishes the run.
+#![cfg(unix)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// How long a run of a few seconds may take on a machine that is busy with others.
+const LIMIT: Duration = Duration::from_secs(150);
+
+fn quelea(folder: &Path, words: &[&str], settings: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_quelea"));
+    command.args(words).args(settings.iter().flat_map(|setting| ["--set", setting]));
+    command.current_dir(folder).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    command
+}
+
+fn task<'a>(algorithm: &'a str, workers: &'a str, steps: &'a str) -> [&'a str; 6] {
+    ["task.name=quadratic", "task.compute_ms=2", "plots=false", algorithm, workers, steps]
+}
+
+/// The processes that this one has started, by the worker that each is.
+fn workers(pid: u32) -> Vec<u32> {
+    let found = Command::new("pgrep").args(["-P", &pid.to_string()]).output().expect("pgrep");
+    let found = String::from_utf8_lossy(&found.stdout).into_owned();
+    let rank = |pid: &u32| {
+        let line = Command::new("ps").args(["-o", "args=", "-p", &pid.to_string()]).output();
+        let line = String::from_utf8_lossy(&line.expect("ps").stdout).into_owned();
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let place = words.iter().position(|word| *word == "--rank").expect("it has a rank");
+        words[place + 1].parse::<u32>().expect("a number")
+    };
+    let mut pids: Vec<u32> = found.lines().filter_map(|line| line.parse().ok()).collect();
+    pids.sort_by_key(rank);
+    pids
+}
+
+/// Kills these processes, all at the same moment.
+fn kill(pids: &[u32]) {
+    let pids = pids.iter().map(u32::to_string);
+    let killed = Command::new("kill").arg("-KILL").args(pids).status();
+    assert!(killed.expect("kill is there").success());
+}
+
+fn lives(pid: u32) -> bool {
+    let asked = Command::new("kill").args(["-0", &pid.to_string()]).stderr(Stdio::null()).status();
+    asked.expect("kill is there").success()
+}
+
+/// Waits until something holds; there is no other sign of it.
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < LIMIT, "waited too long until {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// Bytes of records below a folder, written or about to be.
+fn recorded(folder: &Path) -> u64 {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let drafts = entries.filter(|entry| entry.file_name().to_string_lossy().contains("records"));
+    drafts.filter_map(|draft| Some(draft.metadata().ok()?.len())).sum()
+}
+
+fn summary(folder: &Path) -> Value {
+    let bytes = std::fs::read(folder.join("summary.json")).expect("written");
+    serde_json::from_slice(&bytes).expect("JSON")
+}
+
+/// A run in processes that has recorded something, and its workers' processes.
+fn begun(folder: &Path, settings: &[&str]) -> (Child, Vec<u32>) {
+    let words = ["train", "--processes", "--out", "run"];
+    let mut run = quelea(folder, &words, settings).spawn().expect("started");
+    until("it has begun", || {
+        assert!(run.try_wait().expect("asked").is_none(), "it ended by itself");
+        recorded(&folder.join("run")) > 0
+    });
+    let workers = workers(run.id());
+    (run, workers)
+}
+
+fn taken_over(folder: &Path, rank: u32) -> PathBuf {
+    folder.join(format!("run/taken-over-by-rank-{rank}"))
+}
+
+fn finishes_without_its_coordinator(algorithm: &str) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let name = format!("algorithm.name={algorithm}");
+    let (mut run, workers) = begun(folder.path(), &task(&name, "workers=4", "steps=1500"));
+    kill(&[run.id()]);
+    run.wait().expect("it was killed");
+    until("the others have ended", || !workers.iter().any(|pid| lives(*pid)));
+    let rest = taken_over(folder.path(), 0);
+    assert!(rest.join("final.safetensors").exists(), "{algorithm}");
+    let summary = summary(&rest);
+    let warnings = summary["warnings"].to_string();
+    let places = "what was recorded before is in run, the rest and the final model are in run/";
+    assert!(warnings.contains("the coordinator's process was lost"), "{algorithm}: {warnings}");
+    assert!(warnings.contains(places), "{algorithm}: {warnings}");
+    let records = std::fs::read_to_string(rest.join("records.jsonl")).expect("written");
+    assert_eq!(records.matches("\"kind\":\"took_over\"").count(), 1, "{algorithm}");
+    assert_eq!(records.matches("\"kind\":\"lost\"").count(), 0, "{algorithm}: no worker is lost");
+}
+
+#[test]
+fn a_run_whose_starting_process_is_killed_is_finished_by_its_workers() {
+    finishes_without_its_coordinator("d-psgd");
+}
+
+#[test]
+fn workers_that_share_a_budget_of_gradients_finish_without_their_coordinator() {
+    finishes_without_its_coordinator("ad-psgd");
+}
+
+#[test]
+fn replicas_of_all_reduce_finish_without_their_coordinator() {
+    finishes_without_its_coordinator("allreduce");
+}
+
+#[test]
+fn when_the_process_that_has_taken_over_is_killed_too_the_next_one_takes_over() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let settings = task("algorithm.name=d-psgd", "workers=5", "steps=3000");
+    let (mut run, workers) = begun(folder.path(), &settings);
+    kill(&[run.id()]);
+    run.wait().expect("it was killed");
+    until("rank 0 has taken over", || recorded(&taken_over(folder.path(), 0)) > 0);
+    kill(&[workers[0]]);
+    until("the others have ended", || !workers.iter().any(|pid| lives(*pid)));
+    assert!(!taken_over(folder.path(), 0).join("final.safetensors").exists());
+    let rest = taken_over(folder.path(), 1);
+    assert!(rest.join("final.safetensors").exists());
+    let summary = summary(&rest);
+    assert_eq!(summary["ranks"][0]["lost"], true, "{summary}");
+    assert!(summary["warnings"].to_string().contains("rank 1 took over"), "{summary}");
+}
+
+#[test]
+fn two_of_four_without_their_coordinator_end_with_their_models_and_say_whom_they_miss() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let settings = task("algorithm.name=d-psgd", "workers=4", "steps=100000");
+    let words = ["serve", "--bind", "127.0.0.1:0", "--out", "run"];
+    let mut serve = quelea(folder.path(), &words, &settings).spawn().expect("started");
+    let mut said = std::io::BufReader::new(serve.stderr.take().expect("piped"));
+    let mut address = String::new();
+    while !address.contains("quelea join ") {
+        address.clear();
+        let read = std::io::BufRead::read_line(&mut said, &mut address).expect("text");
+        assert!(read > 0, "it says where it listens");
+    }
+    let address = address.trim().rsplit(' ').next().expect("an address").to_string();
+    let join = |rank: u32| {
+        let rank = rank.to_string();
+        let out = format!("left-{rank}");
+        let words = ["join", &address, "--rank", &rank, "--quiet", "--out", &out];
+        quelea(folder.path(), &words, &[]).spawn().expect("started")
+    };
+    let mut joined: Vec<Child> = (0..4).map(join).collect();
+    until("it has begun", || recorded(&folder.path().join("run")) > 0);
+    kill(&[joined[0].id(), joined[2].id(), serve.id()]);
+    for rank in [3, 1] {
+        let output = joined.remove(rank).wait_with_output().expect("it ends");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(75), "{said}");
+        let missing = "ranks 0, 2 cannot be reached: 2 of 4 workers are no quorum";
+        assert!(said.contains(missing), "{said}");
+        let model = format!("left-{rank}/aborted.safetensors");
+        assert!(folder.path().join(&model).exists(), "{said}");
+        assert!(said.contains(&model), "{said}");
+    }
+    joined.iter_mut().for_each(|child| drop(child.wait()));
+    let _ = serve.wait();
+}

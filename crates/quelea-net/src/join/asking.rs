@@ -1,0 +1,132 @@
+//! How a worker finds the coordinator, asks to take part, and learns the time.
+
+use std::net::ToSocketAddrs;
+use std::time::{Duration, Instant};
+
+use super::coordinator_reader::unexpected;
+use super::entrance::JoinTarget;
+use crate::clock::RunClock;
+use crate::error::NetError;
+use crate::launcher;
+use crate::options::NetOptions;
+use crate::protocol::{self, JOB_BYTES, PacketError, SMALL_BYTES, SetupMessage, Wait};
+use crate::rendezvous::stand_by::{SILENCE_SECONDS, SeatWish};
+use crate::transport::tcp::prepare;
+use crate::trust::ControlStream;
+
+/// The coordinator's answer to a worker that may take part.
+pub(super) struct Welcome {
+    pub(super) run: u64,
+    pub(super) rank: u32,
+    pub(super) open: bool,
+    pub(super) timeline: bool,
+    pub(super) late: bool,
+    pub(super) shares: bool,
+    pub(super) job: Vec<u8>,
+}
+
+/// Finds the coordinator and asks to take part; tries again until it is there.
+pub(super) fn ask(
+    entrance: &JoinTarget,
+    wish: SeatWish,
+    options: &NetOptions,
+) -> Result<(ControlStream, Welcome), NetError> {
+    let begun = Instant::now();
+    let limit = Duration::from_secs_f64(options.connect_seconds);
+    let mut pause = Duration::from_millis(2);
+    loop {
+        let problem = match launcher::resolve(entrance.address()) {
+            Ok((address, key)) => match ask_once(entrance, &address, wish, &key, options)? {
+                Ok(welcomed) => return Ok(welcomed),
+                Err(problem) => problem,
+            },
+            Err(problem) => problem,
+        };
+        if begun.elapsed() + pause >= limit {
+            let seconds = begun.elapsed().as_secs_f64();
+            let address = entrance.address().to_string();
+            return Err(NetError::Connect { address, seconds, problem });
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(200));
+    }
+}
+
+/// The inner error is one that may pass: nobody listens yet, or somebody else does.
+fn ask_once(
+    entrance: &JoinTarget,
+    address: &str,
+    wish: SeatWish,
+    key: &str,
+    options: &NetOptions,
+) -> Result<Result<(ControlStream, Welcome), String>, NetError> {
+    let limit = Duration::from_secs_f64(options.connect_seconds);
+    let stream = match address.to_socket_addrs().map(|mut found| found.next()) {
+        Ok(Some(target)) => options.local.connect(&target, limit),
+        Ok(None) => return Ok(Err("the name has no address".into())),
+        Err(error) => Err(error),
+    };
+    let stream = match stream {
+        Ok(stream) => stream,
+        Err(error) => return Ok(Err(error.to_string())),
+    };
+    let wrong = |error: PacketError| NetError::Handshake {
+        address: address.into(),
+        problem: error.to_string(),
+    };
+    prepare(&stream, options.connect_seconds).map_err(|error| wrong(error.into()))?;
+    let stream = match entrance.enter(stream, address, options)? {
+        Ok(stream) => stream,
+        Err(problem) => return Ok(Err(problem)),
+    };
+    protocol::write(&stream, &wish.request(key)).map_err(wrong)?;
+    let wait = Wait::new(options.connect_seconds, "an answer");
+    let mut answer = protocol::read(&stream, JOB_BYTES + SMALL_BYTES, Some(wait));
+    if wish == SeatWish::Lost && matches!(answer, Ok(SetupMessage::Alive)) {
+        answer = await_loss(&stream, address)?;
+    }
+    match answer.map_err(|error| entrance.explain(wrong(error)))? {
+        SetupMessage::Welcome { run, rank, open, timeline, late, shares, job } => {
+            Ok(Ok((stream, Welcome { run, rank, open, timeline, late, shares, job })))
+        }
+        SetupMessage::Refused { reason, elsewhere: true } => Ok(Err(reason)),
+        SetupMessage::Refused { reason, .. } => {
+            Err(NetError::Refused { address: address.into(), reason })
+        }
+        other => Err(unexpected(address, &other)),
+    }
+}
+
+/// Waits as a spare; what follows the signs that it may still be needed.
+fn await_loss(
+    stream: &ControlStream,
+    address: &str,
+) -> Result<Result<SetupMessage, PacketError>, NetError> {
+    loop {
+        let sign = Wait::new(SILENCE_SECONDS, "a sign that the run goes on");
+        match protocol::read(stream, JOB_BYTES + SMALL_BYTES, Some(sign)) {
+            Ok(SetupMessage::Alive) => {}
+            Ok(SetupMessage::Refused { elsewhere: true, .. }) | Err(PacketError::Closed) => {
+                return Err(NetError::Unneeded { address: address.into() });
+            }
+            answer => return Ok(answer),
+        }
+    }
+}
+
+/// The coordinator's clock, from the quickest of a few questions.
+pub(super) fn synchronize(stream: &ControlStream, wait: Wait) -> Result<RunClock, PacketError> {
+    let mut best: Option<(Duration, RunClock)> = None;
+    for _ in 0..8 {
+        let asked = Instant::now();
+        protocol::write(stream, &SetupMessage::Ping)?;
+        let answer = protocol::read(stream, SMALL_BYTES, Some(wait))?;
+        let took = asked.elapsed();
+        if let SetupMessage::Pong { now } = answer
+            && best.is_none_or(|(least, _)| took < least)
+        {
+            best = Some((took, RunClock::showing(now, asked + took / 2)));
+        }
+    }
+    Ok(best.map_or_else(RunClock::start, |(_, clock)| clock))
+}

@@ -1,0 +1,71 @@
+//! What a process does when it takes over, and when it ends without the others.
+
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use quelea_control::{Command, Inheritance, LossPolicy, RankEvent};
+use quelea_record::{Observer, SalvagedModel};
+
+use super::Survivor;
+use crate::controller::{self, ControlLink, Incoming, TakenOver};
+use crate::heir::TakeOver;
+use crate::rank::Inbox;
+
+/// How long the rank may take to hand over its model at the end.
+const MODEL_PATIENCE: Duration = Duration::from_secs(10);
+
+impl Survivor<'_> {
+    /// This process controls the run from now on, until its end.
+    pub(in crate::join) fn lead(
+        &mut self,
+        inheritance: Inheritance,
+        incoming: &Receiver<Incoming>,
+    ) {
+        let (own, ranks) = (self.config.rank.0, self.config.context.setup.ranks() as u32);
+        let links = (0..ranks).map(|rank| {
+            let is_voter = inheritance.members.iter().any(|member| member.rank == rank);
+            if rank == own {
+                return ControlLink::Local(self.config.inbox.clone());
+            }
+            let stream = self.config.lines.take_call(rank).filter(|_| is_voter);
+            stream.map_or(ControlLink::Broken, ControlLink::Remote)
+        });
+        let links = links.collect();
+        self.config.lines.close();
+        let mut early = self.take_untold();
+        early.append(&mut self.early);
+        let _ = self.config.inbox.send(Inbox::MeetController);
+        let mut context = self.config.context.clone();
+        let min_workers = self.config.survival.min_workers as usize;
+        context.options.on_loss = LossPolicy::Continue { min_workers };
+        let taken = TakeOver {
+            rank: own,
+            changes: inheritance.changes(),
+            coordinator: self.config.coordinator.clone(),
+        };
+        let mut left = Some(TakenOver { inheritance, links, early });
+        self.config.heir.take_over(&taken, &mut |observer: &mut dyn Observer| {
+            let left = left.take().expect("a run is taken over once");
+            controller::take_over(&context, left, observer, incoming)
+        });
+    }
+
+    /// Hands over the model of its rank, which is all that is left here.
+    pub(in crate::join) fn save_model(&mut self, incoming: &Receiver<Incoming>) {
+        let until = Instant::now() + MODEL_PATIENCE;
+        let rank = self.config.rank;
+        let salvaged = |step, model| SalvagedModel { rank, is_server: false, step, model };
+        if let Some(report) = self.reported.take() {
+            return self.config.heir.left_alone(salvaged(report.steps, report.model));
+        }
+        if self.config.inbox.send(Inbox::Command(Command::Salvage)).is_err() {
+            return;
+        }
+        while let Ok(word) = incoming.recv_timeout(until.saturating_duration_since(Instant::now()))
+        {
+            if let Incoming::Event(RankEvent::Salvaged { step, model, .. }) = word {
+                return self.config.heir.left_alone(salvaged(step, model));
+            }
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! A worker's process that takes over a run: it writes the rest of the run, and the final files, where it is.
+
+use std::cell::RefCell;
+use std::path::Path;
+use std::sync::Arc;
+
+use quelea_net::{DriveOn, Heir, TakeOver};
+use quelea_record::{ResumePoint, SalvagedModel};
+
+use super::{Joining, processes};
+use crate::error::RunError;
+use crate::execute::execute;
+use crate::files::aborted::{ABORTED, Salvaged};
+use crate::files::directory::Directory;
+use crate::files::summary::ClockKind;
+use crate::prepared::PreparedRun;
+
+/// What a worker's process does when the one that controls the run is lost.
+pub(super) struct RunHeir<'a> {
+    /// The run, once it was made from the coordinator's job.
+    pub(super) prepared: &'a RefCell<Option<PreparedRun>>,
+    pub(super) joining: &'a Joining,
+    /// How the run has ended under this process, if it has taken over.
+    pub(super) ended: Option<Result<(), RunError>>,
+    /// What is kept where this process ends for want of a quorum, in words.
+    pub(super) kept: Option<String>,
+}
+
+impl RunHeir<'_> {
+    /// Where the rest of the run goes: the folder that was named, unless it holds another run.
+    fn folder(&self, prepared: &PreparedRun) -> Result<Directory, RunError> {
+        let algorithm = prepared.config.algorithm.entry.meta.name;
+        let asked = Directory::claim(self.joining.out.as_deref(), false, algorithm);
+        Ok(asked.or_else(|_| Directory::claim(None, false, algorithm))?)
+    }
+
+    fn drive_on(&self, taken: &TakeOver, drive: DriveOn<'_>) -> Result<(), RunError> {
+        let prepared = self.prepared.borrow_mut().take();
+        let mut prepared = prepared.expect("the run was made before it began");
+        let changes = taken.changes.clone();
+        prepared.start = Arc::new(ResumePoint { changes, ..ResumePoint::default() });
+        let directory = self.folder(&prepared)?;
+        let told = self.sentence(taken, directory.path());
+        if let Some(tell) = self.joining.took_over {
+            tell(&told);
+        }
+        execute(&prepared, &directory, &mut |_| {}, |recorder| {
+            let mut outcome = drive(recorder)?;
+            outcome.warnings.push(told);
+            Ok((ClockKind::Real, outcome))
+        })?;
+        Ok(())
+    }
+
+    /// Where both parts of the run are.
+    fn sentence(&self, taken: &TakeOver, here: &Path) -> String {
+        let before = match &self.joining.coordinator_out {
+            Some(folder) => format!("in {}", folder.display()),
+            None => format!("with the coordinator at {}", taken.coordinator),
+        };
+        let (rank, here) = (taken.rank, here.display());
+        format!(
+            "the coordinator was lost, and the process of rank {rank} controls the run: what was \
+             recorded before is {before}, the rest and the final model are in {here}"
+        )
+    }
+}
+
+impl Heir for RunHeir<'_> {
+    fn begins(&mut self, survives: bool) {
+        if survives {
+            processes::outlive_parent();
+        }
+    }
+
+    fn take_over(&mut self, taken: &TakeOver, drive: DriveOn<'_>) {
+        self.ended = Some(self.drive_on(taken, drive));
+    }
+
+    fn left_alone(&mut self, model: SalvagedModel) {
+        let Some(prepared) = self.prepared.borrow_mut().take() else { return };
+        let salvaged = Salvaged { prepared: &prepared, models: vec![model] };
+        let written = self.folder(&prepared).and_then(|directory| {
+            let path = directory.path().join(ABORTED);
+            match salvaged.write(&directory) {
+                Ok(()) => Ok(path),
+                Err(source) => Err(RunError::Write { path, source }),
+            }
+        });
+        self.kept = Some(match written {
+            Ok(path) => format!("{} in {}", salvaged.describe(), path.display()),
+            Err(error) => error.to_string(),
+        });
+    }
+}
