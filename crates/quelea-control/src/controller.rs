@@ -1,8 +1,7 @@
 //! The controller of a run: budget, checkpoints, the end, drain, termination, time limits, failure.
 //!
-//! A driver tells it what ranks say ([`Controller::handle`]) and which of them are gone
-//! ([`Controller::gone`]), calls [`Controller::poll`] after that and at [`Controller::next_deadline`],
-//! and carries out its [`Directive`]s.
+//! A driver tells it what ranks say ([`Controller::handle`]) and who is gone ([`Controller::gone`]), calls
+//! [`Controller::poll`] then and at [`Controller::next_deadline`], and carries out its [`Directive`]s.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -54,9 +53,8 @@ pub struct ControllerConfig<'a> {
     pub limits: ControlLimits,
     /// What happens when a rank is lost.
     pub on_loss: LossPolicy,
-    /// Whether ranks are watched by the clock: heartbeats, time limits, probes. Without it the driver
-    /// says when nothing is on its way any more ([`Controller::quiet`]), or asks for probes
-    /// ([`Controller::use_probes`]).
+    /// Whether ranks are watched by the clock. Without it the driver says when nothing is on its way any more
+    /// ([`Controller::quiet`]), or asks for probes ([`Controller::use_probes`]).
     pub watches: bool,
     /// Whether ranks wait until checkpoints are on stable storage.
     pub waits_for_disk: bool,
@@ -82,7 +80,6 @@ pub struct Controller {
     pub(crate) accusations: Accusations,
     pub(crate) disputes: Disputes,
     pub(crate) members: Membership,
-    /// Ranks that were lost.
     pub(crate) lost: usize,
     pub(crate) limits: ControlLimits,
     /// Ranks of workers; nobody may take part as some of them.

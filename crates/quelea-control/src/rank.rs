@@ -1,3 +1,4 @@
+// long: all that drivers call; what it does is in the files below it
 //! One rank around its node: from a gradient to a complete step, checkpoints, heartbeats.
 //!
 //! ```text
@@ -5,10 +6,9 @@
 //!   Ready ────────────────────► Computing ─────────► Completing ─────────────────────────────────► Ready
 //! ```
 //!
-//! A driver tells the machine what happened, carries out the node's effects after every event
-//! ([`RankMachine::take_effects`]), calls [`RankMachine::settle`], and, when the rank's processor is
-//! free, [`RankMachine::advance`], which returns a loan if a gradient is to be computed. What the rank
-//! tells the controller is taken out with [`RankMachine::take_events`].
+//! A driver tells the machine what happened, carries out the node's effects after every event ([`RankMachine::take_effects`]), calls
+//! [`RankMachine::settle`], and, when the rank's processor is free, [`RankMachine::advance`], which returns a loan if a
+//! gradient is to be computed. What the rank tells the controller is taken out with [`RankMachine::take_events`].
 
 mod cut;
 mod poisoned;

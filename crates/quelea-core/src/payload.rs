@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::vector;
 
 /// Memory of a vector outside the heap.
-pub trait VectorMemory: fmt::Debug + Send + Sync {
+pub trait ForeignMemory: fmt::Debug + Send + Sync {
     /// The values.
     fn values(&self) -> &[f32];
 
@@ -29,7 +29,7 @@ pub trait VectorMemory: fmt::Debug + Send + Sync {
 pub trait MemorySource: fmt::Debug + Send + Sync {
     /// Memory for `len` elements of any value that may be written to; none if there is no more, and the
     /// heap is to be asked.
-    fn allocate(&self, len: usize) -> Option<Box<dyn VectorMemory>>;
+    fn allocate(&self, len: usize) -> Option<Box<dyn ForeignMemory>>;
 }
 
 /// Keeps the memory of dropped payloads for the next ones. Cloning shares the pool.
@@ -110,7 +110,7 @@ impl Pool {
 
     /// A payload of memory that is lent for reading and goes back when its last holder drops it. It counts
     /// as taken through this handle.
-    pub fn adopt(&self, lent: Box<dyn VectorMemory>) -> Payload {
+    pub fn adopt(&self, lent: Box<dyn ForeignMemory>) -> Payload {
         let len = lent.values().len();
         self.hold(Values::Lent(lent), len)
     }
@@ -156,9 +156,9 @@ impl fmt::Debug for Pool {
 enum Values {
     Heap(Vec<f32>),
     /// Of a [`MemorySource`].
-    Outside(Box<dyn VectorMemory>),
+    Outside(Box<dyn ForeignMemory>),
     /// To be read, and given back.
-    Lent(Box<dyn VectorMemory>),
+    Lent(Box<dyn ForeignMemory>),
 }
 
 impl Values {
@@ -297,7 +297,7 @@ mod tests {
     #[derive(Debug)]
     struct Borrowed(Vec<f32>, Arc<AtomicU64>);
 
-    impl VectorMemory for Borrowed {
+    impl ForeignMemory for Borrowed {
         fn values(&self) -> &[f32] {
             &self.0
         }
@@ -317,7 +317,7 @@ mod tests {
     struct Limited(usize, Arc<AtomicU64>);
 
     impl MemorySource for Limited {
-        fn allocate(&self, len: usize) -> Option<Box<dyn VectorMemory>> {
+        fn allocate(&self, len: usize) -> Option<Box<dyn ForeignMemory>> {
             let memory = || Box::new(Borrowed(vec![0.0; len], Arc::clone(&self.1))) as Box<_>;
             (len <= self.0).then(memory)
         }

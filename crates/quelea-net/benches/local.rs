@@ -1,3 +1,4 @@
+// long: four ways through the same cases, which are easier to compare in one place
 //! Processes of one machine, through shared memory and over TCP: all-reduces and exchanges of pairs, 25 MiB
 //! and 4 KiB, beside PyTorch's gloo and Open MPI where they are found.
 //!

@@ -60,7 +60,7 @@ struct Args {
     remote: RemoteArgs,
 
     /// Start a process that is lost again, K times in all; it joins the run (docs/python.md)
-    #[arg(long, value_name = "K", default_value_t = 0)]
+    #[arg(long, value_name = "K", default_value_t = 0, conflicts_with = "hosts")]
     restarts: u32,
 
     /// Show the run on a page at this address while it lasts (docs/seeing-a-run.md)

@@ -24,6 +24,7 @@ pub(super) fn reason(r: &mut Reader<'_>) -> Result<String, ControlError> {
 }
 
 impl Packet for SetupMessage {
+    // long: a line for every message
     fn encode(&self) -> Vec<u8> {
         let w = Writer::default();
         match self {
@@ -89,6 +90,7 @@ impl Packet for SetupMessage {
         }
     }
 
+    // long: as above
     fn decode(r: &mut Reader<'_>, kind: u16) -> Result<SetupMessage, ControlError> {
         Ok(match kind {
             1 => SetupMessage::Join { rank: u32::try_from(r.number()?).ok(), key: r.text()? },

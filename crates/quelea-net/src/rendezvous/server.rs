@@ -1,3 +1,4 @@
+// long: the steps of a start are easier to follow in one file
 //! The coordinator: waits for workers, exchanges their addresses, and controls the run.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -96,7 +97,7 @@ pub(crate) fn check(setup: &RunSpec) -> Result<(), NetError> {
     Ok(())
 }
 
-/// The process at which workers join. It local the servers, decides when the run ends, and has
+/// The process at which workers join. It hosts the servers, decides when the run ends, and has
 /// the outcome.
 #[derive(Debug)]
 pub struct Coordinator {

@@ -203,6 +203,7 @@ def barrier(timeout: float = 1800.0) -> None:
     group.barrier(next(runs, None), timeout)
 
 
+# long: most of it says what the arguments are
 def wrap(
     model: Model,
     optimizer: torch.optim.Optimizer,

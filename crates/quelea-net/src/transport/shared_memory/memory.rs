@@ -15,7 +15,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use quelea_core::payload::{MemorySource, VectorMemory};
+use quelea_core::payload::{ForeignMemory, MemorySource};
 
 /// Bytes of a word.
 pub(super) const WORD: usize = 8;
@@ -278,7 +278,7 @@ impl Arena {
 pub(super) struct ArenaSource(pub(super) Arc<Arena>);
 
 impl MemorySource for ArenaSource {
-    fn allocate(&self, len: usize) -> Option<Box<dyn VectorMemory>> {
+    fn allocate(&self, len: usize) -> Option<Box<dyn ForeignMemory>> {
         let bytes = len.checked_mul(4)?.max(1).next_multiple_of(ALIGNMENT);
         let offset = self.0.reserve(bytes)?;
         Some(Box::new(ArenaVector { arena: Arc::clone(&self.0), offset, len, bytes }))
@@ -302,7 +302,7 @@ impl ArenaVector {
     }
 }
 
-impl VectorMemory for ArenaVector {
+impl ForeignMemory for ArenaVector {
     fn values(&self) -> &[f32] {
         // SAFETY: inside the mapping, which the arena keeps; reserved for this vector alone, and other
         // processes can only read it.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use quelea_core::message::{Message, Part, Rank};
-use quelea_core::payload::{Payload, Pool, VectorMemory};
+use quelea_core::payload::{ForeignMemory, Payload, Pool};
 use quelea_core::vector;
 use quelea_wire::frame::{self, FrameError, Header, Limits};
 use tokio::net::unix::pipe;
@@ -52,7 +52,7 @@ struct LentVector {
     token: u32,
 }
 
-impl VectorMemory for LentVector {
+impl ForeignMemory for LentVector {
     fn values(&self) -> &[f32] {
         let values = self.ways.peer.vectors.values(self.offset, self.len);
         values.expect("checked when it was lent; the pages do not shrink")
