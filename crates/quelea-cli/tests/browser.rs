@@ -150,6 +150,8 @@ fn four_ranks_are_shown_within_two_seconds_and_a_killed_one_turns_red() {
     command.args(["--set", "task.name=quadratic", "--set", "workers=4", "--set", "steps=400"]);
     command.args(["--set", "algorithm.name=d-psgd", "--set", "topology.name=ring"]);
     command.args(["--set", "task.compute_ms=20", "--set", "membership.min_workers=2"]);
+    // Shared memory has no round trips.
+    command.args(["--transport", "tcp"]);
     let mut serving = Serving::start(&mut command);
     serving.wait_for("the first steps", |state| state["progress"]["steps"].as_u64() > Some(8));
     let opened = std::time::Instant::now();

@@ -260,9 +260,11 @@ fn calls_of_a_run_continue_without_a_lost_process_and_with_the_one_in_its_place(
             has_gone.recv().expect_err("rank 2 drops its end");
             let members = hub.members().clone();
             // The run says so while the hub waits for it.
-            scope.spawn(move || members.lose(2));
+            let losing = scope.spawn(move || members.lose(2));
             let mut give = |step| hub.together(at(step), vec![0], joined, &mut || true);
             answers.push(give(1));
+            // Not after another has come in its place.
+            losing.join().expect("no panic");
             hub.members().begin_run(RunUnderWay { port: 9 });
             let mut late = open(2).expect("it comes late");
             assert_eq!(late.joinable(), Some(RunUnderWay { port: 9 }));

@@ -301,7 +301,7 @@ fn abandoned(act: impl Fn(&TcpStream)) -> NetError {
         );
         assert_eq!(packet(&stream).0, 9);
         let start = [0u64; 4].iter().fold(Writer::default(), |w, field| w.number(*field));
-        say(&stream, &start.packet(10));
+        say(&stream, &start.list::<u32>(&[], |w, _| w).packet(10));
         while !joined.is_finished() {
             act(&stream);
         }

@@ -69,7 +69,6 @@ fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     let host = args.host.as_deref();
     let _published = publish(&place, host);
     let is_told = !args.output.quiet;
-    session::say_whether_it_survives(&prepared, &args.output);
     session::run(
         prepared,
         Invocation { command: "serve", run: &args.run },
@@ -78,6 +77,7 @@ fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
         |prepared, recorder| {
             if is_told {
                 invite(&place, host, prepared.config.workers);
+                session::say_whether_it_survives(prepared, &args.output);
             }
             let mut tell = teller(is_told);
             place.run(prepared, &[], recorder, &mut tell)
