@@ -159,11 +159,15 @@ impl GroupMembers {
     pub(super) fn settle(&self, peers: &mut BTreeMap<u32, ControlStream>) {
         let mut table = self.table();
         peers.retain(|rank, _| !table.lost.contains(rank));
-        for rank in std::mem::take(&mut table.fresh) {
-            if let Some(stream) = table.newcomers.remove(&rank) {
-                peers.insert(rank, stream);
+        let MemberTable { fresh, newcomers, .. } = &mut *table;
+        // One that was greeted a moment ago may not be kept yet: its turn comes.
+        fresh.retain(|rank| match newcomers.remove(rank) {
+            Some(stream) => {
+                peers.insert(*rank, stream);
+                false
             }
-        }
+            None => true,
+        });
     }
 }
 
