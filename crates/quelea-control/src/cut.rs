@@ -197,7 +197,8 @@ impl Controller {
     /// Whether ranks that stop where they are could be waited for in a call that all loops make together
     /// outside the run. Those of a synchronous run make it at the same step, which is cut before or after it.
     fn is_gathered_for(&self) -> bool {
-        !self.cutting.synchronous && self.gathering() > 0
+        // Asked after every event: only loops outside gather.
+        self.is_external && !self.cutting.synchronous && self.gathering() > 0
     }
 
     /// Lets a run continue whose ranks stop for a cut while others wait for them outside the run.
