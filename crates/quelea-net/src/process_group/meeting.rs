@@ -197,6 +197,10 @@ fn admit(
         Arrival::Late(run) => (true, run.to_bytes()),
         Arrival::Refused(reason) => (false, reason.clone().into_bytes()),
     };
+    if matches!(arrival, Arrival::Late(_)) {
+        // Before it knows that it may join: whoever is greeted is known here.
+        members.keep(rank, stream.clone());
+    }
     let ever = &mut || !wait.left().is_zero();
     let greeted = write(&stream, good, "init", &body, ever).and_then(|()| tune(&stream));
     match (arrival, greeted) {
@@ -205,11 +209,7 @@ fn admit(
             members.leave(rank);
             None
         }
-        (Arrival::Late(_), Ok(())) => {
-            members.keep(rank, stream);
-            None
-        }
-        (Arrival::Late(_), Err(_)) | (Arrival::Refused(_), _) => None,
+        (Arrival::Late(_) | Arrival::Refused(_), _) => None,
     }
 }
 
