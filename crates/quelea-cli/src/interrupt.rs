@@ -21,7 +21,7 @@ pub fn follow() {
 static COUNTS: AtomicBool = AtomicBool::new(false);
 static COUNTED: AtomicU32 = AtomicU32::new(0);
 
-/// From now on Ctrl-C is only counted, for whoever looks at [`counted`] and ends what it has started.
+/// From now on Ctrl-C is only counted, for code that looks at [`counted`] and ends what it has started.
 pub fn count_only() {
     COUNTS.store(true, Ordering::Relaxed);
 }

@@ -139,7 +139,7 @@ impl RunArgs {
         }
     }
 
-    /// The configuration of a new run with so many workers, unless it says how many; no data are read.
+    /// The configuration of a new run with this number of workers, unless it says how many; no data are read.
     pub fn for_workers(&self, registry: &Registry, workers: usize) -> Result<Config, RequestError> {
         self.config(registry, Some(workers), None)
     }

@@ -120,7 +120,7 @@ impl RankBudget {
         self.granted
     }
 
-    /// Whoever was asked is gone.
+    /// The one that was asked is gone.
     pub(crate) fn ask_again(&mut self) {
         self.asked = None;
     }

@@ -26,7 +26,7 @@ pub struct Lesson {
 }
 
 impl Lesson {
-    /// The task that `settings` make, for so many workers.
+    /// The task that `settings` make, for this number of workers.
     pub fn new(
         workers: usize,
         seed: u64,

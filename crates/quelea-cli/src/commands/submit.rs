@@ -50,7 +50,7 @@ fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     }
 }
 
-/// The configuration of a run for so many workers; refuses what would fail only on the cluster.
+/// The configuration of a run for this number of workers; refuses what would fail only on the cluster.
 fn checked_config(
     registry: &Registry,
     run: &RunArgs,

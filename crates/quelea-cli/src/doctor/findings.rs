@@ -8,14 +8,14 @@ use super::report::{Examined, ExaminedPair};
 
 /// A way is slow if it has less than this share of the median's bandwidth.
 const SLOW: f64 = 1.0 / 3.0;
-/// A way is long if it takes so many times the median, and so many microseconds more.
+/// A way is long if it takes this many times the median, and this many microseconds more.
 const LONG: f64 = 3.0;
 const LONG_US: f64 = 1000.0;
-/// Clocks may differ by so many milliseconds: tokens and certificates have times.
+/// Clocks may differ by this many milliseconds: tokens and certificates have times.
 const CLOCK_MS: f64 = 1000.0;
-/// Processes of large runs have so many files open.
+/// Processes of large runs have this many files open.
 const OPEN_FILES: u64 = 4096;
-/// From so many microseconds on, the way TCP answers losses matters.
+/// From this many microseconds on, the way TCP answers losses matters.
 const FAR_US: f64 = 10_000.0;
 
 /// How bad it is.

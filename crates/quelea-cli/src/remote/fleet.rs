@@ -315,7 +315,7 @@ impl RemoteAgent {
 const SSH_OPTIONS: [&str; 7] =
     ["-T", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"];
 
-/// A line to an agent. One that is gone is noticed by whoever reads what it says.
+/// A line to an agent. One that is gone is noticed by its reader.
 fn tell(input: &Mutex<Option<ChildStdin>>, told: &AgentCommand) {
     if let Some(input) = &mut *input.lock().unwrap_or_else(PoisonError::into_inner) {
         let _ = input.write_all(&line_of(told)).and_then(|()| input.flush());

@@ -1,5 +1,5 @@
 //! Machines in namespaces on this one: a shell script sets them up, then runs commands for a test.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};

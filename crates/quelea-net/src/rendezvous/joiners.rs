@@ -79,7 +79,7 @@ impl Joiners {
         identity.seats().give(seat);
         for link in links {
             if let ControlLink::Remote(stream) = link {
-                // A worker that is gone is noticed by whoever reads what it says.
+                // A worker that is gone is noticed by its reader.
                 let _ = protocol::write(stream, &SetupMessage::Seat(seat));
             }
         }
@@ -182,7 +182,7 @@ fn tell_address(worker: &JoinedWorker, links: &[ControlLink]) {
     let moved = SetupMessage::Moved { rank, address };
     for link in links {
         if let ControlLink::Remote(stream) = link {
-            // A worker that is gone is noticed by whoever reads what it says.
+            // A worker that is gone is noticed by its reader.
             let _ = protocol::write(stream, &moved);
         }
     }

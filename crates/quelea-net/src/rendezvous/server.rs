@@ -252,7 +252,7 @@ impl Coordinator {
         controller::run(&context, control_links, Some(joiners), observer, &incoming)
     }
 
-    /// Waits for so many workers, hands each the `job`, and has them time the links between them
+    /// Waits for this number of workers, hands each the `job`, and has them time the links between them
     /// and, where `steps` are wanted, the gradients of the job's problem. The job must be one
     /// without servers.
     pub fn measure(
