@@ -312,6 +312,7 @@ fn check_record(record: &Record) -> Result<(), String> {
         | RecordKind::Lost
         | RecordKind::Left
         | RecordKind::Joined
+        | RecordKind::StateTransferred { .. }
         | RecordKind::TookOver
         | RecordKind::Workers { .. }
         | RecordKind::Account { .. }

@@ -11,7 +11,7 @@ use quelea_control::{
     QuorumRule, RankEvent, Recipient, RunFailure,
 };
 use quelea_core::time::Time;
-use quelea_record::{Observer, Outcome};
+use quelea_record::{Observer, Outcome, RankCheckpoint, Record};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::clock::RunClock;
@@ -21,7 +21,7 @@ use crate::protocol::{self, PacketError, SetupMessage};
 use crate::rank::Inbox;
 use crate::rendezvous::HeldBytes;
 use crate::rendezvous::admission::JoinedWorker;
-use crate::rendezvous::joiners::Joiners;
+use crate::rendezvous::joiners::{Joiners, StartedJoiner};
 use crate::running_time::StoodStill;
 use crate::trust::ControlStream;
 
@@ -208,7 +208,7 @@ fn drive(
         let now = driver.hear(incoming, observer)?;
         let ended = driver.controller.poll(now, observer);
         // What is said to all from now on is said to those who have just entered, too.
-        driver.start_entrances();
+        driver.start_entrances(observer);
         driver.deliver();
         match ended {
             Ok(None) => {}
@@ -327,12 +327,17 @@ impl ControllerDriver {
     }
 
     /// Sends those who enter their state.
-    fn start_entrances(&mut self) {
+    fn start_entrances(&mut self, observer: &mut dyn Observer) {
         for entrance in self.controller.take_entrances() {
             let (rank, limit) = (entrance.rank, self.entrance_limit);
+            let step = entrance.start.parts.last().map_or(0, RankCheckpoint::step);
             let Some(joiners) = &mut self.joiners else { continue };
             match joiners.start(entrance, limit) {
-                Ok(link) => self.links[rank as usize] = link,
+                Ok(StartedJoiner { link, event }) => {
+                    self.links[rank as usize] = link;
+                    let t = self.clock.now().seconds();
+                    observer.record(Record { t, rank, step, event });
+                }
                 Err(reason) => self.controller.gone(self.clock.now(), rank, reason),
             }
         }

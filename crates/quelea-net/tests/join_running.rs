@@ -131,6 +131,11 @@ fn takes_a_replacement(name: &str, security: Security) {
     assert_eq!(kind(|event| matches!(event, RecordKind::Lost)).count(), 1, "{name}");
     let joined = kind(|event| matches!(event, RecordKind::Joined)).next();
     let joined = joined.unwrap_or_else(|| panic!("{name}: nobody joined"));
+    let state = kind(|event| matches!(event, RecordKind::StateTransferred { .. })).next();
+    let state = state.unwrap_or_else(|| panic!("{name}: no state was transferred"));
+    let RecordKind::StateTransferred { bytes, .. } = state.event else { unreachable!() };
+    let model = 4 * outcome.ranks[3].params.len() as u64;
+    assert!(bytes >= model && state.rank == joined.rank, "{name}: {bytes} of at least {model}");
     let steps = kind(|event| matches!(event, RecordKind::Step { .. }))
         .filter(|record| record.rank == 3 && record.t > joined.t);
     assert!(steps.count() > 10, "{name}: it takes steps");

@@ -64,7 +64,7 @@ pub struct MembershipEvent {
     pub rank: u32,
     /// At which step.
     pub step: u64,
-    /// `lost`, `left`, `joined`, `view` or `checkpoint`.
+    /// `lost`, `left`, `joined`, `state_transferred`, `took_over`, `view` or `checkpoint`.
     pub kind: &'static str,
     /// In words.
     pub text: String,
@@ -141,6 +141,7 @@ impl MomentState {
             RecordKind::Lost
             | RecordKind::Left
             | RecordKind::Joined
+            | RecordKind::StateTransferred { .. }
             | RecordKind::TookOver
             | RecordKind::View { .. }
             | RecordKind::Checkpoint { .. } => self.happened(record),
@@ -174,6 +175,12 @@ impl MomentState {
                 let joined = &mut self.ranks[rank as usize];
                 (joined.lost, joined.has_left) = (None, false);
                 ("joined", format!("a worker joined as rank {rank} at step {step}"), None)
+            }
+            RecordKind::StateTransferred { bytes, seconds } => {
+                let megabytes = *bytes as f64 / 1e6;
+                let text =
+                    format!("rank {rank} received its state: {megabytes:.2} MB in {seconds:.3} s");
+                ("state_transferred", text, None)
             }
             RecordKind::TookOver => {
                 ("took_over", format!("the process of rank {rank} controls the run"), None)
@@ -282,13 +289,15 @@ mod tests {
         assert_eq!(json["membership"].as_array().map(Vec::len), Some(2));
         assert_eq!(state.goodput(2), Some(0.5 / 5.0));
         // Another worker takes its place, and leaves with notice.
-        for (t, event) in [(3.0, RecordKind::Joined), (4.0, RecordKind::Left)] {
+        let transferred = RecordKind::StateTransferred { bytes: 2_500_000, seconds: 0.125 };
+        for (t, event) in [(3.0, RecordKind::Joined), (3.5, transferred), (4.0, RecordKind::Left)] {
             state.take(&Record { t, rank: 1, step: 1, event });
         }
         let json = state.json(&description(), &Surroundings { now: 4.0, ..around });
         assert_eq!(json["ranks"][1]["state"], "left");
         let kinds: Vec<&str> = state.events.iter().map(|event| event.kind).collect();
-        assert_eq!(kinds, ["lost", "view", "joined", "left"]);
+        assert_eq!(kinds, ["lost", "view", "joined", "state_transferred", "left"]);
+        assert_eq!(state.events[3].text, "rank 1 received its state: 2.50 MB in 0.125 s");
     }
 
     #[test]

@@ -118,6 +118,13 @@ pub enum RecordKind {
     Left,
     /// A worker joined.
     Joined,
+    /// A worker that joined received its state.
+    StateTransferred {
+        /// Of its state's vectors.
+        bytes: u64,
+        /// Until its connection had taken the last of it, in seconds.
+        seconds: f64,
+    },
     /// The process of this rank took over the control of the run.
     TookOver,
     /// A rank entered this view.

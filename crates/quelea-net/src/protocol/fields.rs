@@ -149,6 +149,9 @@ pub(super) fn write_record(w: Writer, record: &Record) -> Writer {
         RecordKind::Left => w.number(11u8),
         RecordKind::Joined => w.number(12u8),
         RecordKind::TookOver => w.number(15u8),
+        RecordKind::StateTransferred { bytes, seconds } => {
+            w.number(16u8).number(*bytes).real(*seconds)
+        }
         RecordKind::View { number } => w.number(8u8).number(*number),
     }
 }
@@ -178,6 +181,7 @@ pub(super) fn read_record(r: &mut Reader<'_>) -> Result<Record, ControlError> {
         11 => RecordKind::Left,
         12 => RecordKind::Joined,
         15 => RecordKind::TookOver,
+        16 => RecordKind::StateTransferred { bytes: r.number()?, seconds: r.real()? },
         8 => RecordKind::View { number: r.small()? },
         9 => {
             let known = r.flag()?;

@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use quelea_control::{Command, Entrance, RankEvent};
 use quelea_core::time::Time;
-use quelea_record::CheckpointSchedule;
+use quelea_record::{CheckpointSchedule, RecordKind};
 
 use crate::controller::{ControlLink, Incoming};
 use crate::protocol::{self, SMALL_BYTES, SetupMessage, Survival, Wait};
 use crate::rendezvous::addresses::AddressTable;
 use crate::rendezvous::admission::{Admission, Arrival, JoinedWorker};
 use crate::rendezvous::worker_reader::{EventLimits, WorkerReader, attend_worker};
+use crate::running_time;
 use crate::trust::{LinkIdentity, RankSeat};
 
 /// What the coordinator needs to let workers join.
@@ -151,29 +152,43 @@ impl Joiners {
         let _ = self.controller.send(Incoming::Event(RankEvent::Warning(text)));
     }
 
-    /// A worker enters: it receives its state and begins. The way to it, or why there is none.
+    /// A worker enters: it receives its state and begins. The way to it and what that took, or why there is
+    /// none.
     pub(crate) fn start(
         &mut self,
         entrance: Entrance,
         write_limit: Duration,
-    ) -> Result<ControlLink, String> {
+    ) -> Result<StartedJoiner, String> {
         let Entrance { rank, start } = entrance;
         self.joining.take_if(|joining| *joining == rank);
         let gone = || "it was gone before it could enter".to_string();
         let JoinedWorker { stream, address, .. } = self.waiting.remove(&rank).ok_or_else(gone)?;
         let part = Box::new(start.parts.into_iter().next_back().unwrap_or_default());
+        let elements: usize = part.state.vectors.values().map(Vec::len).sum();
+        let bytes = (elements * size_of::<f32>()) as u64;
         let resume =
             SetupMessage::Resume { part, resized: false, joins: true, changes: start.changes };
         let (zero, schedule, survival) = (self.zero, self.schedule, self.survival.clone());
         let begin = SetupMessage::Start { zero, schedule, survival };
         let _ = stream.set_write_timeout(Some(write_limit));
+        let begun = running_time::now();
         protocol::write(&stream, &resume)
             .and_then(|()| protocol::write(&stream, &begin))
             .map_err(|error| error.to_string())?;
         self.addresses.insert(rank, address);
         self.admission.fill_rank(rank);
-        Ok(ControlLink::Remote(stream))
+        let seconds = (running_time::now() - begun).as_secs_f64();
+        let event = RecordKind::StateTransferred { bytes, seconds };
+        Ok(StartedJoiner { link: ControlLink::Remote(stream), event })
     }
+}
+
+/// A worker that has entered.
+pub(crate) struct StartedJoiner {
+    /// The way to it.
+    pub(crate) link: ControlLink,
+    /// What its state took.
+    pub(crate) event: RecordKind,
 }
 
 /// Tells everybody where a worker that joins listens: should this process be lost, they look there for it.

@@ -259,7 +259,7 @@ impl PyContext {
         let places = [values, second].map(|given| given.map(Place::of_tensor).transpose());
         let [values, second] = places;
         let places = [values?, second?];
-        let message = self.with(|cx| {
+        self.with(|cx| {
             // SAFETY: tensors that the caller holds, and Python's lock is held.
             let copied = |place: Place| cx.outbox.pool.copy(unsafe { place.as_mut_slice() });
             let parts =
@@ -276,9 +276,8 @@ impl PyContext {
                 parts,
                 ..MessageFields::default()
             };
-            Message::from(fields)
-        })?;
-        Ok(PyMessage::new(message, self.tensors))
+            PyMessage::new(Message::from(fields), self.tensors, cx.outbox.pool)
+        })
     }
 
     /// Sends a message to a rank.
@@ -292,7 +291,7 @@ impl PyContext {
                     to.0, cx.outbox.rank.0
                 )));
             }
-            let message = message.message(cx.outbox.pool);
+            let message = message.message();
             cx.outbox.send(to, message);
             Ok(())
         })?

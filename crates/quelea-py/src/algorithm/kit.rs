@@ -56,7 +56,7 @@ impl PyExchange {
     fn post(&self, cx: &PyContext, message: &PyMessage) -> PyResult<()> {
         cx.with(|cx| {
             check_topology(cx)?;
-            let mut message = message.message(cx.outbox.pool);
+            let mut message = message.message();
             message.kind = KIND;
             self.exchange().post(&mut cx.outbox, message);
             Ok(())
@@ -89,7 +89,7 @@ impl PyExchange {
         message: &PyMessage,
     ) -> PyResult<Option<usize>> {
         cx.with(|cx| {
-            let message = message.message(cx.outbox.pool);
+            let message = message.message();
             self.exchange().on_message(cx, Rank(sender), message)
         })
     }
@@ -229,7 +229,7 @@ impl PyAverage {
         message: &PyMessage,
         vectors: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        let message = cx.with(|cx| message.message(cx.outbox.pool))?;
+        let message = message.message();
         let b = message.bucket as usize;
         let count = cx.with(|cx| cx.layout.buckets.len())?;
         if b >= count {

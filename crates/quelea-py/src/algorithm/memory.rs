@@ -4,7 +4,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use quelea_core::node::loan::SharedVector;
-use quelea_core::payload::Payload;
+use quelea_core::payload::{Payload, Pool};
 
 /// Keeps the memory of a rank's vector for views that Python code holds.
 #[pyclass(frozen, name = "LentVector", module = "quelea._core")]
@@ -21,14 +21,17 @@ pub(crate) struct OwnedVector {
 }
 
 impl OwnedVector {
-    /// Of this payload, copied if somebody else holds it.
+    /// Of a payload that nobody else holds.
     pub(crate) fn new(mut values: Payload) -> OwnedVector {
-        if values.try_mut().is_none() {
-            values = Payload::from(values.to_vec());
-        }
-        let memory = values.try_mut().expect("just copied, or held by nobody else");
+        let memory = values.try_mut().expect("nobody else holds it");
         let address = memory.as_mut_ptr() as usize;
         OwnedVector { values, address }
+    }
+
+    /// Of this payload, copied to memory of the pool if somebody else holds it.
+    pub(crate) fn of_shared(mut values: Payload, pool: &Pool) -> OwnedVector {
+        let is_shared = values.try_mut().is_none();
+        OwnedVector::new(if is_shared { pool.copy(&values) } else { values })
     }
 
     /// Where it lies.

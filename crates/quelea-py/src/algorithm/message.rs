@@ -15,6 +15,8 @@ pub(crate) struct PyMessage {
     head: Message,
     vectors: Mutex<[Vector; 2]>,
     tensors: &'static str,
+    /// Where copies come from.
+    pool: Pool,
 }
 
 /// A vector of a message.
@@ -28,23 +30,23 @@ enum Vector {
 
 impl PyMessage {
     /// Of a message whose vectors are not encoded; `tensors` is the kind that the algorithm uses.
-    pub(crate) fn new(mut message: Message, tensors: &'static str) -> PyMessage {
+    pub(crate) fn new(mut message: Message, tensors: &'static str, pool: &Pool) -> PyMessage {
         let parts = std::mem::take(&mut message.parts);
         let vectors = parts.map(|part| match part {
             Part::Values(values) => Vector::Unseen(values),
             Part::Empty | Part::Encoded { .. } => Vector::Absent,
         });
-        PyMessage { head: message, vectors: Mutex::new(vectors), tensors }
+        PyMessage { head: message, vectors: Mutex::new(vectors), tensors, pool: pool.clone() }
     }
 
     /// The message itself. What Python code may still change is copied.
-    pub(crate) fn message(&self, pool: &Pool) -> Message {
+    pub(crate) fn message(&self) -> Message {
         let mut message = self.head.clone();
         for (part, vector) in message.parts.iter_mut().zip(&*self.vectors()) {
             *part = match vector {
                 Vector::Absent => Part::Empty,
                 Vector::Unseen(values) => Part::Values(values.clone()),
-                Vector::Seen(owned) => Part::Values(pool.copy(owned.get().values())),
+                Vector::Seen(owned) => Part::Values(self.pool.copy(owned.get().values())),
             };
         }
         message
@@ -58,7 +60,7 @@ impl PyMessage {
         let vector = std::mem::replace(&mut self.vectors()[part], Vector::Absent);
         let owned = match vector {
             Vector::Absent => return Ok(None),
-            Vector::Unseen(values) => Py::new(py, OwnedVector::new(values))?,
+            Vector::Unseen(values) => Py::new(py, OwnedVector::of_shared(values, &self.pool))?,
             Vector::Seen(owned) => owned,
         };
         let place = owned.get().place();

@@ -165,9 +165,9 @@ impl Algorithm for PyWorker {
     }
 
     fn on_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {
-        let tensors = self.class.declared.tensors;
+        let message = PyMessage::new(message, self.class.declared.tensors, cx.outbox.pool);
         self.event("on_message", cx, |py| {
-            let message = Py::new(py, PyMessage::new(message, tensors))?.into_bound(py).into_any();
+            let message = Py::new(py, message)?.into_bound(py).into_any();
             Ok(vec![from.0.into_bound_py_any(py)?, message])
         });
     }

@@ -85,6 +85,11 @@ fn event(line: Line<'_>) -> Option<RecordKind> {
         "lost" => RecordKind::Lost,
         "left" => RecordKind::Left,
         "joined" => RecordKind::Joined,
+        "state_transferred" => RecordKind::StateTransferred {
+            bytes: line.bytes.unwrap_or(0),
+            seconds: real(line.seconds),
+        },
+        "took_over" => RecordKind::TookOver,
         "view" => RecordKind::View { number: line.number? },
         "deviation" => {
             RecordKind::Deviation { distance: real(line.distance), error: real(line.error) }
@@ -149,6 +154,8 @@ mod tests {
             RecordKind::Lost,
             RecordKind::Left,
             RecordKind::Joined,
+            RecordKind::StateTransferred { bytes: 2_000_000, seconds: 0.125 },
+            RecordKind::TookOver,
             RecordKind::View { number: 2 },
         ];
         let facts = FACTS.into_iter();

@@ -230,6 +230,10 @@ pub fn write_line(out: &mut impl Write, record: &Record) -> io::Result<()> {
         RecordKind::Lost => write!(out, "\"lost\""),
         RecordKind::Left => write!(out, "\"left\""),
         RecordKind::Joined => write!(out, "\"joined\""),
+        RecordKind::StateTransferred { bytes, seconds } => {
+            let seconds = Real(*seconds);
+            write!(out, "\"state_transferred\",\"bytes\":{bytes},\"seconds\":{seconds}")
+        }
         RecordKind::TookOver => write!(out, "\"took_over\""),
         RecordKind::View { number } => write!(out, "\"view\",\"number\":{number}"),
     }?;
@@ -320,6 +324,7 @@ mod tests {
             (RecordKind::Lost, "lost"),
             (RecordKind::Left, "left"),
             (RecordKind::Joined, "joined"),
+            (RecordKind::StateTransferred { bytes: 8, seconds: 0.5 }, "state_transferred"),
             (RecordKind::TookOver, "took_over"),
             (RecordKind::View { number: 2 }, "view"),
         ] {
