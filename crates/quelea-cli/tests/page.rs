@@ -162,6 +162,7 @@ fn a_live_run_is_shown_while_it_lasts_and_ends_with_its_summary() {
     {
         assert!(metrics.contains(name), "{metrics}");
     }
+    check_metrics(folder.path(), &metrics);
     let ended = serving.wait_for("the end", |state| state["has_ended"] == true);
     assert!(serving.child.wait().expect("it ends").success());
     assert_same(&ended, &summary(&out));
@@ -221,18 +222,23 @@ fn metrics_pass_promtool_where_it_is_installed_and_have_the_form_in_any_case() {
     );
     let serving = page(&folder.path().join("first"));
     let text = http(&serving.address, "/metrics", &[]).body;
-    check_form(&text);
+    check_metrics(folder.path(), &text);
     for rank in 0..4 {
         let count = format!("quelea_step_seconds_count{{rank=\"{rank}\"}} ");
         assert!(text.contains(&count), "{text}");
     }
     assert!(text.contains("quelea_staleness_updates_bucket{le=\"+Inf\"}"), "{text}");
+}
+
+/// Whether metrics have the form of Prometheus, to promtool too where it is installed.
+fn check_metrics(folder: &Path, text: &str) {
+    check_form(text);
     if !seeing::has("promtool") {
         println!("skipped: promtool is not here (package prometheus)");
         return;
     }
-    let file = folder.path().join("metrics");
-    std::fs::write(&file, &text).expect("written");
+    let file = folder.join("metrics");
+    std::fs::write(&file, text).expect("written");
     let input = std::fs::File::open(&file).expect("there");
     let checked = Command::new("promtool").args(["check", "metrics"]).stdin(input).output();
     let checked = checked.expect("promtool is here");

@@ -387,6 +387,7 @@ impl Controller {
     }
 
     fn outcome(&mut self) -> Outcome {
+        self.leave_out_poisoned_reports();
         if self.omitted_warnings > 0 {
             self.warnings.push(format!("and {} warnings more", self.omitted_warnings));
         }

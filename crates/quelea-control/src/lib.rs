@@ -50,6 +50,7 @@
 //! | `suspicion` | who is late, whose thread says nothing, why nobody moves |
 //! | `blame` | which link does not deliver |
 //! | `salvage` | models of a run that is aborted |
+//! | `poisoned_reports` | models that would spoil the final one |
 
 #![warn(clippy::disallowed_methods, clippy::disallowed_types)]
 
@@ -70,6 +71,7 @@ mod limits;
 mod member;
 mod membership;
 mod messages;
+mod poisoned_reports;
 mod progress;
 mod quorum;
 mod rank;

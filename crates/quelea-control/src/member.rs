@@ -1,7 +1,10 @@
 //! What a rank knows that a new controller needs: everybody holds its own share of the controller's state.
 
+use quelea_core::message::Rank;
 use quelea_core::view::ViewChange;
-use quelea_record::Record;
+use quelea_record::{Record, RecordKind};
+
+use crate::messages::{check_amount, check_record};
 
 /// An entry of the log of views.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,6 +73,62 @@ pub struct MemberState {
     pub records: Vec<Record>,
 }
 
+impl MemberState {
+    /// Whether this can be the share of `rank` in a run with this many ranks: it speaks for itself, views follow
+    /// one another and are of ranks that exist, and its numbers can be added up with those of others.
+    pub fn check(&self, rank: u32, ranks: usize) -> Result<(), String> {
+        if self.rank != rank {
+            return Err(format!("it sent the state of rank {}", self.rank));
+        }
+        for (place, entry) in self.log.iter().enumerate() {
+            check_change(&entry.change, place as u32 + 1, ranks)?;
+        }
+        if let Some(stored) = &self.stored {
+            check_change(&stored.entry.change, stored.entry.change.number.max(1), ranks)?;
+        }
+        let MemberState { steps_before, steps, position, granted, done, durable, .. } = *self;
+        for (name, amount) in [
+            ("steps_before", steps_before),
+            ("steps", steps),
+            ("position", position),
+            ("granted", granted),
+            ("done", done),
+            ("durable", durable),
+        ] {
+            check_amount(name, amount)?;
+        }
+        self.records.iter().try_for_each(|record| {
+            if record.rank != rank {
+                return Err(format!("it sent a record of rank {}", record.rank));
+            }
+            if let RecordKind::Transfer { to, .. } = record.event {
+                check_known(Rank(to), ranks)?;
+            }
+            check_record(record)
+        })
+    }
+}
+
+/// Whether this can be the change with this number.
+fn check_change(change: &ViewChange, number: u32, ranks: usize) -> Result<(), String> {
+    if change.number != number {
+        return Err(format!("its view {} stands where {number} should", change.number));
+    }
+    check_amount("from_step", change.from_step)?;
+    for gone in &change.departed {
+        check_known(gone.rank, ranks)?;
+        check_amount("steps", gone.steps)?;
+    }
+    change.joined.iter().try_for_each(|rank| check_known(*rank, ranks))
+}
+
+fn check_known(rank: Rank, ranks: usize) -> Result<(), String> {
+    if rank.index() < ranks {
+        return Ok(());
+    }
+    Err(format!("it named {rank}; ranks are 0 to {}", ranks - 1))
+}
+
 /// With what a new controller begins: the shares of all who are within reach.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Inheritance {
@@ -107,5 +166,50 @@ impl Inheritance {
         let stored = self.members.iter().filter_map(|member| member.stored.as_ref());
         let next = stored.filter(|stored| stored.entry.change.number == number);
         next.max_by_key(|stored| stored.term).cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quelea_core::view::DepartedRank;
+
+    use super::*;
+
+    fn good() -> MemberState {
+        let departed = vec![DepartedRank { rank: Rank(3), steps: 7, left: false }];
+        let change = ViewChange { number: 1, departed, joined: Vec::new(), from_step: 9 };
+        let event = RecordKind::Transfer { to: 0, bytes: 80, seconds: 0.5 };
+        MemberState {
+            rank: 2,
+            log: vec![ViewEntry { controller: u32::MAX, change }],
+            steps: 8,
+            records: vec![Record { t: 0.5, rank: 2, step: 3, event }],
+            ..MemberState::default()
+        }
+    }
+
+    #[test]
+    fn what_a_voter_cannot_have_is_refused_by_its_name() {
+        assert_eq!(good().check(2, 4), Ok(()));
+        let lies: [(&str, fn(&mut MemberState)); 8] = [
+            ("state of rank 1", |state| state.rank = 1),
+            ("`steps` = 18446744073709551615", |state| state.steps = u64::MAX),
+            ("`granted`", |state| state.granted = 1 << 60),
+            ("view 2 stands where 1 should", |state| state.log[0].change.number = 2),
+            ("named rank 4000000000", |state| {
+                state.log[0].change.joined = vec![Rank(4_000_000_000)]
+            }),
+            ("record of rank 4000000000", |state| state.records[0].rank = 4_000_000_000),
+            ("`seconds` = NaN", |state| {
+                state.records[0].event = RecordKind::Compute { seconds: f64::NAN };
+            }),
+            ("only the coordinator makes", |state| state.records[0].event = RecordKind::Joined),
+        ];
+        for (told, lie) in lies {
+            let mut state = good();
+            lie(&mut state);
+            let refusal = state.check(2, 4).expect_err(told);
+            assert!(refusal.contains(told), "{refusal}");
+        }
     }
 }

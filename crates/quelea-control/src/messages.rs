@@ -189,7 +189,7 @@ impl RankEvent {
     /// on it.
     pub fn check(&self, rank: u32, ranks: usize, lengths: VectorLengths) -> Result<(), String> {
         let VectorLengths { model: len, report: reported } = lengths;
-        if let RankEvent::Record(Record { rank, event: RecordKind::Transfer { .. }, .. })
+        if let RankEvent::Record(Record { event: RecordKind::Transfer { to: rank, .. }, .. })
         | RankEvent::Lost { peer: rank, .. }
         | RankEvent::Poisoned { peer: rank, .. } = self
             && *rank as usize >= ranks
@@ -255,7 +255,7 @@ impl Account {
 /// Amounts beyond this are no honest rank's, and those of all ranks can be added up.
 const MOST: u64 = 1 << 53;
 
-fn check_amount(name: &str, amount: u64) -> Result<(), String> {
+pub(crate) fn check_amount(name: &str, amount: u64) -> Result<(), String> {
     if amount <= MOST {
         return Ok(());
     }
@@ -286,7 +286,7 @@ fn check_report(report: &RankReport) -> Result<(), String> {
 
 /// Whether the numbers of a record can be times and amounts; whatever adds them up relies on it. A
 /// loss may be anything: a run that diverges has no other.
-fn check_record(record: &Record) -> Result<(), String> {
+pub(crate) fn check_record(record: &Record) -> Result<(), String> {
     // Clocks of two machines agree only roughly: what began before the run's zero is no mistake.
     let least = |name: &str| if name == "t" { -1e6 } else { 0.0 };
     let check = |name: &str, seconds: f64| {

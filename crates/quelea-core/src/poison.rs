@@ -65,7 +65,8 @@ pub fn inspect(from: Rank, message: &Message) -> Option<Poisoned> {
     found.map(|(element, value)| Poisoned { from, step, bucket, element, value })
 }
 
-fn find(values: &[f32]) -> Option<(usize, f32)> {
+/// The first such value of a vector, and its place.
+pub fn find(values: &[f32]) -> Option<(usize, f32)> {
     let limit = LARGEST.to_bits();
     if vector::largest_bits(values) <= limit {
         return None;

@@ -9,15 +9,21 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::OnceLock;
 
-use quelea_control::{Command, RankEvent, VectorLengths};
+use quelea_control::{
+    Command, MemberState, PeerMessage, RankEvent, StoredEntry, VectorLengths, ViewEntry,
+};
+use quelea_core::message::Rank;
+use quelea_core::view::{DepartedRank, ViewChange};
+use quelea_record::{Record, RecordKind};
 use quelea_wire::control::{HEAD_BYTES, Reader};
 
 use crate::launcher;
 use crate::process_group;
-use crate::protocol::{self, Packet, SetupMessage, Wait};
+use crate::protocol::{self, LineMessage, Packet, SetupMessage, Wait, WorkerMessage};
 use crate::tensor_group;
 use crate::trust::{
-    Access, ControlStream, Credentials, LinkIdentity, RankKey, RankSeat, RunSecret, Security,
+    Access, ControlStream, Credentials, JoinToken, LinkIdentity, RankKey, RankSeat, RunSecret,
+    Security,
 };
 
 /// The longest packet that is read here.
@@ -39,6 +45,44 @@ pub fn command_packet(bytes: &[u8]) -> bool {
 pub fn event_packet(bytes: &[u8]) -> bool {
     let lengths = VectorLengths { model: 2, report: 2 };
     packet::<RankEvent>(bytes).is_some_and(|event| event.check(1, 4, lengths).is_ok())
+}
+
+/// A packet about who controls the run: on the connection of worker 1 to another, and of four ranks.
+pub fn succession_packet(bytes: &[u8]) -> bool {
+    let _ = packet::<LineMessage>(bytes);
+    match packet::<WorkerMessage>(bytes) {
+        Some(WorkerMessage::Peer(PeerMessage::Vote { state, .. })) => state.check(1, 4).is_ok(),
+        Some(WorkerMessage::Peer(_)) => true,
+        Some(WorkerMessage::Event(_)) | None => false,
+    }
+}
+
+/// A vote of worker 1 with a view and a record.
+pub fn example_vote() -> Vec<u8> {
+    let departed = vec![DepartedRank { rank: Rank(3), steps: 7, left: false }];
+    let change = ViewChange { number: 1, departed, joined: Vec::new(), from_step: 9 };
+    let entry = ViewEntry { controller: 0, change };
+    let event = RecordKind::Transfer { to: 0, bytes: 80, seconds: 0.5 };
+    let state = MemberState {
+        rank: 1,
+        log: vec![entry.clone()],
+        stored: Some(StoredEntry { term: 1, entry }),
+        records: vec![Record { t: 0.5, rank: 1, step: 3, event }],
+        ..MemberState::default()
+    };
+    PeerMessage::Vote { term: 2, state: Box::new(state) }.encode()
+}
+
+/// A join token that is accepted.
+pub fn example_token() -> String {
+    let fingerprint = std::array::from_fn(|i| i as u8);
+    let address = "10.0.0.1:29470".into();
+    JoinToken { address, fingerprint, secret: known_secret(), expires: 1_800_000_000 }.reveal()
+}
+
+/// The text of a join token with the check that its other bytes need.
+pub fn repair_token(text: &str) -> Option<String> {
+    JoinToken::with_check(text)
 }
 
 /// Reads a packet; what was read is written and read again as the same bytes.

@@ -106,8 +106,8 @@ export function learning(curves, state, axis, isLog) {
   chart("chart-loss", "Loss", [one("mini-batches", "batch_loss", 0), one("deployed model", "loss", 1)]);
   chart("chart-accuracy", "Accuracy", [one("deployed model", "accuracy", 2), one("worst worker", "worst_accuracy", 3)]);
   const deviations = Object.entries(curves.deviations || {}).map(([rank, points]) => ({ name: `rank ${rank}`, index: Number(rank), points: along(points, axis, curves) }));
-  const all = deviations.length > 0 ? [] : [one("all workers", "consensus_distance", 0)];
-  chart("chart-consensus", "Distance from the mean", [...all, ...deviations]);
+  const all = one("all workers", "consensus_distance", deviations.length);
+  chart("chart-consensus", "Distance from the mean", [all, ...deviations]);
 }
 
 export function waits(state) {

@@ -333,9 +333,14 @@ impl Observer for RunRecorder<'_> {
         while written.as_ref().is_err_and(is_full) && self.make_room().is_some() {
             written = salvaged.write(directory);
         }
+        let mut what = salvaged.describe();
+        if written.as_ref().is_err_and(is_full) && !salvaged.models.is_empty() {
+            written = salvaged.write_alone(directory);
+            what = "the model that one would deploy is, without the ranks' own, for which there is no space,".into();
+        }
         let place = directory.path().join(ABORTED);
         self.kept = Some(match written {
-            Ok(()) => format!("{} in {}", salvaged.describe(), place.display()),
+            Ok(()) => format!("{what} in {}", place.display()),
             Err(error) => format!("cannot write {}: {error}", place.display()),
         });
     }

@@ -26,6 +26,14 @@ pub const TARGETS: &[FuzzTarget] = &[
             untrusted::event_packet(bytes);
         },
     ),
+    packets(
+        "succession-packet",
+        "protocol::read_body::<WorkerMessage>, <LineMessage>, MemberState::check",
+        succession_seeds,
+        |bytes, _| {
+            untrusted::succession_packet(bytes);
+        },
+    ),
     FuzzTarget {
         name: "group-frame",
         function: "quelea_net::process_group::frames::read_up_to",
@@ -86,6 +94,7 @@ pub const TARGETS: &[FuzzTarget] = &[
         function: "quelea_net::JoinToken::from_str",
         format: InputFormat::Text,
         seeds: tokens,
+        repair: repair_token,
         share: 8,
         memory_bytes: 512 << 10,
         ..binary(read_token)
@@ -180,6 +189,12 @@ fn event_seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
+fn succession_seeds() -> Vec<Vec<u8>> {
+    let mut seeds = zero_packets(300..310, untrusted::succession_packet);
+    seeds.push(untrusted::example_vote());
+    seeds
+}
+
 fn group_frames() -> Vec<Vec<u8>> {
     let frame = |good: u8, what: &str, body: &[u8]| {
         let length = (body.len() as u64).to_le_bytes();
@@ -189,11 +204,17 @@ fn group_frames() -> Vec<Vec<u8>> {
 }
 
 fn tokens() -> Vec<Vec<u8>> {
-    let token = "quelea:10.0.0.1:29470:AQDSSWsAAAAAAAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh__\
-                 _v38-_r5-Pf29fTz8vHw7-7t7Ovq6ejn5uXk4-Lh4AAAAAA";
-    ["quelea:[fd00::1]:1:AQ", "quelea:h:65535:", token]
+    ["quelea:[fd00::1]:1:AQ", "quelea:h:65535:", &untrusted::example_token()]
         .map(|text| text.as_bytes().to_vec())
         .to_vec()
+}
+
+/// Most changes of a token would be seen by its check, and nothing behind that be tried.
+fn repair_token(bytes: &mut Vec<u8>) {
+    let repaired = std::str::from_utf8(bytes).ok().and_then(untrusted::repair_token);
+    if let Some(repaired) = repaired {
+        *bytes = repaired.into_bytes();
+    }
 }
 
 fn read_token(bytes: &[u8], _: &InputFolder) {

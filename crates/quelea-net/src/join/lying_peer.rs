@@ -22,8 +22,9 @@ use quelea_core::node::Loan;
 use quelea_core::payload::Pool;
 use quelea_core::poison::PoisonPolicy;
 use quelea_core::problems::{Computed, GradientSource, Problem};
+use quelea_core::properties::DeployedFrom;
 use quelea_core::time::Time;
-use quelea_record::{Observer, Outcome, RankReport, Record, RecordKind, Request};
+use quelea_record::{ModelSlices, Observer, Outcome, RankReport, Record, RecordKind, Request};
 
 use super::*;
 use crate::rendezvous::{Coordinator, Hosted};
@@ -440,6 +441,28 @@ fn a_report_says_nothing_about_who_somebody_is_or_when_the_run_ended() {
     };
     assert_eq!((roles(&outcome), bits(&outcome)), (roles(&expected), bits(&expected)));
     assert!(outcome.clock_seconds < 1000.0, "{}", outcome.clock_seconds);
+}
+
+#[test]
+fn a_report_that_is_poisoned_is_left_out_of_the_final_model_and_named() {
+    for algorithm in ["allreduce", "d-psgd"] {
+        let lies = Lies::told(|event| match event {
+            RankEvent::Report(mut report) => {
+                report.model[3] = f32::NAN;
+                vec![RankEvent::Report(report)]
+            }
+            event => vec![event],
+        });
+        let of = LyingRun::of(algorithm);
+        let trial = LyingRun { poison: PoisonPolicy::Stop, is_gated: false, ..of };
+        let (outcome, _) = trial.with(lies);
+        let models = ModelSlices::of(&outcome);
+        assert_eq!(models.workers.len(), WORKERS as usize - 1);
+        let deployed = models.deployed(DeployedFrom::Workers);
+        assert!(deployed.iter().all(|value| value.is_finite()), "{deployed:?}");
+        let told = "the model of rank 2 is left out of the final one: its element 3 is NaN";
+        assert!(outcome.warnings.iter().any(|text| text == told), "{:?}", outcome.warnings);
+    }
 }
 
 #[test]

@@ -196,26 +196,14 @@ impl<'a> Survivor<'a> {
             PeerMessage::Claim { term } => {
                 self.claimed.insert(rank, *term);
             }
-            PeerMessage::Vote { state, .. } if !self.is_possible(rank, state) => return,
+            PeerMessage::Vote { state, .. }
+                if state.check(rank, self.config.context.setup.ranks()).is_err() =>
+            {
+                return;
+            }
             _ => {}
         }
         self.succession.handle(rank, message, &self.view);
-    }
-
-    /// Whether this can be the share of `rank`: views follow one another, and are of ranks that exist.
-    fn is_possible(&self, rank: u32, state: &MemberState) -> bool {
-        let ranks = self.config.context.setup.ranks();
-        let is_known = |rank: &Rank| rank.index() < ranks;
-        let is_change = |(place, change): (usize, &ViewChange)| {
-            change.number as usize == place + 1
-                && change.ranks().iter().all(is_known)
-                && change.joined.iter().all(is_known)
-        };
-        let stored = state.stored.iter().map(|stored| &stored.entry.change);
-        let is_stored = |change: &ViewChange| is_change((change.number as usize - 1, change));
-        state.rank == rank
-            && state.log.iter().map(|entry| &entry.change).enumerate().all(is_change)
-            && stored.clone().all(|change| change.number > 0 && is_stored(change))
     }
 
     fn enter_view(&mut self, change: ViewChange) {

@@ -38,7 +38,18 @@ impl Salvaged<'_> {
 
     /// Puts the file in its place. Its metadata has the steps of every rank, as `step.worker.0`.
     pub(crate) fn write(&self, directory: &Directory) -> io::Result<()> {
+        self.write_beside(directory, &self.models)
+    }
+
+    /// The same without the ranks' own models, where there is one to deploy.
+    pub(crate) fn write_alone(&self, directory: &Directory) -> io::Result<()> {
+        self.write_beside(directory, &[])
+    }
+
+    /// What one would deploy, with these ranks' own models; one of them if there is nothing to deploy.
+    fn write_beside(&self, directory: &Directory, own: &[SalvagedModel]) -> io::Result<()> {
         let model = self.deployed();
+        let own = if model.is_none() && own.is_empty() { &self.models[..1] } else { own };
         let buffers = model.as_deref().map(|model| self.prepared.problem.buffers(model));
         let (layers, buffers) = (&self.prepared.setup.layout.tensors, buffers.unwrap_or_default());
         let export = model.as_deref().map(|model| Export { model, layers, buffers: &buffers });
@@ -52,7 +63,7 @@ impl Salvaged<'_> {
             }
         };
         let named: Vec<(String, &[f32])> =
-            self.models.iter().map(|one| (name(one), one.model.as_slice())).collect();
+            own.iter().map(|one| (name(one), one.model.as_slice())).collect();
         let steps = self.models.iter();
         let about: HashMap<String, String> =
             steps.map(|one| (format!("step.{}", name(one)), one.step.to_string())).collect();
