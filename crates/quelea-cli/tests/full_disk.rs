@@ -115,6 +115,33 @@ fn a_disk_without_room_for_the_model_is_told_with_the_file() {
     assert!(said.contains("final.safetensors: No space left on device"), "{said}");
 }
 
+/// Three workers with a model of 400 kB whose run is aborted, because it diverges.
+const DIVERGING: [&str; 6] = [
+    "task.name=quadratic",
+    "task.dimensions=100000",
+    "algorithm.name=allreduce",
+    "workers=3",
+    "steps=400",
+    "optimizer.lr=1e6",
+];
+
+#[test]
+fn an_aborted_run_keeps_the_model_where_there_is_no_room_for_that_of_every_rank() {
+    for (kibibytes, has_all) in [(900, false), (4000, true)] {
+        let Some(disk) = SmallDisk::mount(kibibytes) else {
+            return eprintln!("skipped: this process may not mount a file system");
+        };
+        let output = train_with(&disk.path(), &DIVERGING);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        let file = fs::read(disk.path().join("aborted.safetensors"));
+        let file = file.unwrap_or_else(|error| panic!("{kibibytes} KiB: {error}: {said}"));
+        assert_eq!(tensor(&file, "model").map(|model| model.len()), Some(400_000), "{said}");
+        assert_eq!(tensor(&file, "worker.2").is_some(), has_all, "{said}");
+        assert_eq!(said.contains("without the ranks' own"), !has_all, "{said}");
+    }
+}
+
 /// Two workers with a model of 40 kB: small, so that many sizes can be tried.
 const SMALL: [&str; 8] = [
     "task.name=quadratic",
