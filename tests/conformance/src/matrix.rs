@@ -88,8 +88,14 @@ fn takes(algorithm: &algorithms::Entry, codec: &codec::Entry) -> bool {
     codec.shape != CodecShape::LowRank && codecs.refusal(codec, &params, 31).is_none()
 }
 
+/// The flag that makes a codec a contraction, where it is not always one.
 fn contraction(codec: &str) -> Option<&'static str> {
-    (codec == "qsgd").then_some("contract")
+    has_option(codec, "contract").then_some("contract")
+}
+
+fn has_option(codec: &str, name: &str) -> bool {
+    let entry = codec::find(codec).expect("in the table");
+    entry.meta.options.iter().any(|option| option.name == name)
 }
 
 /// Fewest cells, chosen greedily, in which every two values that go together occur together.
@@ -148,7 +154,7 @@ impl Cell {
             _ => "",
         };
         let contract = contraction(codec).map(|key| format!("{key} = true\n")).unwrap_or_default();
-        let share = if ["top-k", "random-k"].contains(codec) { "share = 0.1\n" } else { "" };
+        let share = if has_option(codec, "share") { "share = 0.1\n" } else { "" };
         let partition = match partition {
             PartitionKind::Iid => "partition = \"iid\"",
             PartitionKind::Dirichlet => "partition = \"dirichlet\"\nconcentration = 0.1",

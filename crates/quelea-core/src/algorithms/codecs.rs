@@ -34,7 +34,8 @@ impl Codecs {
             Codecs::All => "all",
             Codecs::Feedback => "all but power-sgd",
             Codecs::Contraction => {
-                "all contractions: bf16, f16, random-k, sign, top-k, qsgd with `contract`"
+                "all contractions: bf16, f16, random-k, sign, top-k; qsgd, tern-grad and unbiased-k \
+                 with `contract`"
             }
             Codecs::Rounding(_) => "bf16, f16",
             Codecs::Exact(_) => "f32 alone",

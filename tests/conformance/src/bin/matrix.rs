@@ -50,7 +50,8 @@ Made by `cargo xtask matrix`; do not edit. Every algorithm with every optimizer 
 it takes: loss over all training data after 1,000 steps of 8 workers in the virtual cluster, seed 1. \
 Logistic regression, batch 16, learning rate 0.2 for SGD and 0.005 for the adaptive ones, a fifth of \
 it for methods with an outer momentum (BMUF, DiLoCo, EAMSGD, SlowMo; of BMUF and DiLoCo with AccumAdam \
-a fifth of that); top-k and random-k with a share of 10 %, QSGD as a contraction, DiLoCo every 20 and SlowMo every 12 steps, \
+a fifth of that); sparse codecs with a share of 10 %, \
+`contract` where a codec has it, DiLoCo every 20 and SlowMo every 12 steps, \
 EAMSGD with momentum 0.9, all else by default. *iid*: every worker sees the same distribution; *0.1*: \
 labels by Dirichlet(0.1). `power-sgd` compresses matrices, of which these models have none.\n";
 
