@@ -123,6 +123,9 @@ pub const CODECS: &[Entry] = &[
     unbiased_k::ENTRY,
 ];
 
+/// The codec that sends nothing but signs and one magnitude.
+pub const SIGN: &str = sign::ENTRY.meta.name;
+
 /// The built-in entry of this name, or the nearest name if there is one.
 pub fn find(name: &str) -> Result<&'static Entry, Option<&'static str>> {
     names::find(CODECS, |entry| entry.meta.name, name)
