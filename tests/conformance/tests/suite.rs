@@ -22,6 +22,7 @@ fn variants(name: &str) -> Vec<String> {
             "order = \"mix-then-step\"",
             "order = \"mix-then-step\"\nperiod = 1",
             "order = \"mix-then-step\"\nbarrier = true",
+            "self_update = false\nalpha = 1.0",
         ],
         "allreduce" => &["collective = \"halving-doubling\"", "collective = \"hierarchical\""],
         "ad-psgd" => &["averaging = \"active\""],
@@ -39,7 +40,9 @@ fn variants(name: &str) -> Vec<String> {
         ],
         "choco" => &["form = \"after-step\""],
         "sgp" => &["overlap = 1", "overlap = 2", "overlap = 2\nsends = \"every-step\""],
-        "d-psgd" => &["form = \"adapt-then-combine\"", "form = \"combine-then-adapt\""],
+        "d-psgd" => {
+            &["form = \"adapt-then-combine\"", "form = \"combine-then-adapt\"", "period = 3"]
+        }
         _ => &[],
     };
     // The paper's momentum of 0.99 is for learning rates that are far smaller than this suite's.
