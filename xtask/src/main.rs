@@ -62,6 +62,8 @@ usage: cargo xtask COMMAND
   tutorials     run what the tutorials and the README print; further words choose pages
   matrix        train with every algorithm, optimizer and codec; writes docs/convergence.md
   matrix NAME…  measure these algorithms only, and keep the other lines
+  matrix --missing
+                measure only what the page lacks, after an optimizer or a codec was added
 ";
 
 fn main() -> ExitCode {

@@ -39,6 +39,15 @@ impl Tensor {
     }
 }
 
+/// Where a tensor, or the part of it that a rank holds, lies in the rank's vector.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorRange {
+    /// Its elements.
+    pub range: Range<usize>,
+    /// It has at most one dimension: a bias, or a scale of a normalization.
+    pub is_vector: bool,
+}
+
 /// The cut of one holder's vector.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
@@ -105,6 +114,19 @@ impl Layout {
     /// Contiguous shards for `servers`, equal but for one element.
     pub fn shards(&self, servers: usize) -> Vec<Range<usize>> {
         chunks(self.len(), servers)
+    }
+
+    /// Where the tensors lie in the vector of a rank that holds the elements `held`.
+    pub fn tensor_ranges(&self, held: &Range<usize>) -> Vec<TensorRange> {
+        let mut end = 0;
+        let of = |tensor: &Tensor| {
+            let start = end;
+            end += tensor.len();
+            let common = intersect(&(start..end), held)?;
+            let range = common.start - held.start..common.end - held.start;
+            Some(TensorRange { range, is_vector: tensor.shape.len() <= 1 })
+        };
+        self.tensors.iter().filter_map(of).collect()
     }
 
     /// The layout of a server that holds `shard`, with ranges relative to it.
@@ -201,6 +223,22 @@ mod tests {
         let layout = Layout::of_tensors(tensors, 24);
         let ends: Vec<_> = layout.buckets.iter().map(|b| b.range.end).collect();
         assert_eq!(ends, [6, 15, 20]);
+    }
+
+    #[test]
+    fn every_rank_knows_where_the_tensors_of_its_part_lie() {
+        let tensor = |shape: &[usize]| Tensor { name: "t".into(), shape: shape.to_vec() };
+        let layout = Layout::of_tensors(
+            vec![tensor(&[2, 3]), tensor(&[4]), tensor(&[0]), tensor(&[5, 1])],
+            0,
+        );
+        let ranges = |held: Range<usize>| -> Vec<(Range<usize>, bool)> {
+            let ranges = layout.tensor_ranges(&held).into_iter();
+            ranges.map(|tensor| (tensor.range, tensor.is_vector)).collect()
+        };
+        assert_eq!(ranges(0..15), [(0..6, false), (6..10, true), (10..15, false)]);
+        assert_eq!(ranges(4..8), [(0..2, false), (2..4, true)]);
+        assert!(Layout::plain(10, 0).tensor_ranges(&(0..10)).is_empty());
     }
 
     #[test]

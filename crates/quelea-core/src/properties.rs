@@ -164,10 +164,11 @@ impl OptimizerRequirement {
     /// The option of the optimizer that does not fit, if one does not; `name` is the optimizer
     /// itself.
     pub fn refusal(self, optimizer: &optim::Entry, options: &Options) -> Option<&'static str> {
-        if optimizer.family != optim::Family::Sgd {
-            return self.needs_sgd().then_some("name");
+        if optimizer.family != optim::Family::Sgd && self.needs_sgd() {
+            return Some("name");
         }
-        let mut refused = self.refused_options().iter();
+        let has = |key: &&&str| optimizer.meta.options.iter().any(|option| option.name == **key);
+        let mut refused = self.refused_options().iter().filter(has);
         refused.find(|key| options.real(key) > 0.0).copied()
     }
 }
@@ -205,6 +206,12 @@ mod tests {
         let momentum = plain.clone().with("momentum", Value::Number(0.9));
         let decay = plain.clone().with("weight_decay", Value::Number(0.1));
         let adaptive = Options::defaults(adam.meta.options);
+        let lars = optim::find("lars").expect("in the table");
+        let layered = Options::defaults(lars.meta.options);
+        let no_velocity = OptimizerRequirement::NoVelocity("why");
+        assert_eq!(no_velocity.refusal(lars, &layered), Some("momentum"));
+        let still = layered.with("momentum", Value::Number(0.0));
+        assert_eq!(no_velocity.refusal(lars, &still), None);
         for (requirement, of_momentum, of_decay, of_adam) in [
             (OptimizerRequirement::Any, None, None, None),
             (

@@ -11,6 +11,7 @@
 //! | `multi-krum` | the mean of the n − f vectors with the least such sums | n > 2f + 2 |
 //! | `geometric-median` | the point with the least sum of distances, by smoothed Weiszfeld steps (Pillutla et al. 2022) | n > 2f |
 //! | `centered-clipping` | the last result plus the mean of the differences to it, each clipped (Karimireddy et al. 2021) | n > 2f |
+//! | `majority-vote` | per coordinate, 1 or −1: the sign that most have (Bernstein et al. 2019) | n > 2f, where all others agree |
 //!
 //! Before a rule, nearest-neighbour mixing (Allouah et al. 2023) replaces every vector by the mean of
 //! its n − f nearest, and bucketing (Karimireddy et al. 2022) replaces random groups by their means.
@@ -29,7 +30,7 @@ use crate::options::{OptionKind, OptionSpec, Options};
 use crate::random::Rng;
 
 pub use clipping::centered_clipping;
-pub use coordinates::{mean, median, trimmed_mean};
+pub use coordinates::{majority_vote, mean, median, trimmed_mean};
 pub use distances::{SquaredDistances, krum, multi_krum};
 pub use geometric::geometric_median;
 pub(crate) use ledger::GradientLedger;
@@ -47,8 +48,9 @@ pub const AGGREGATE: OptionSpec = OptionSpec {
         "multi-krum",
         "geometric-median",
         "centered-clipping",
+        "majority-vote",
     ]),
-    help: "how the gradients of a step become one",
+    help: "how the gradients of a step become one; majority-vote gives 1 or -1 per element",
 };
 
 /// `pre_aggregate`.
@@ -97,6 +99,8 @@ pub enum AggregationRule {
     GeometricMedian,
     /// [`centered_clipping`].
     CenteredClipping,
+    /// [`majority_vote`].
+    MajorityVote,
 }
 
 /// What comes before a rule.
@@ -136,6 +140,7 @@ impl Aggregation {
             "multi-krum" => AggregationRule::MultiKrum,
             "geometric-median" => AggregationRule::GeometricMedian,
             "centered-clipping" => AggregationRule::CenteredClipping,
+            "majority-vote" => AggregationRule::MajorityVote,
             _ => AggregationRule::Mean,
         };
         let before = match options.text(PRE_AGGREGATE.name) {
@@ -188,6 +193,7 @@ impl Aggregation {
             AggregationRule::Krum => krum(vectors, f, out),
             AggregationRule::MultiKrum => multi_krum(vectors, f, out),
             AggregationRule::GeometricMedian => geometric_median(vectors, self.iterations, out),
+            AggregationRule::MajorityVote => majority_vote(vectors, out),
             AggregationRule::CenteredClipping => {
                 centered_clipping(vectors, center, self.clip_radius, self.iterations, out)
             }
@@ -206,7 +212,10 @@ impl Aggregation {
     /// How often all of `n` vectors are read, for the cost of the arithmetic.
     pub fn passes(&self, n: usize) -> usize {
         let rule = match self.rule {
-            AggregationRule::Mean | AggregationRule::Median | AggregationRule::TrimmedMean => 1,
+            AggregationRule::Mean
+            | AggregationRule::Median
+            | AggregationRule::TrimmedMean
+            | AggregationRule::MajorityVote => 1,
             AggregationRule::Krum | AggregationRule::MultiKrum => n,
             AggregationRule::GeometricMedian => 1 + 2 * self.iterations,
             AggregationRule::CenteredClipping => 2 * self.iterations,

@@ -244,3 +244,70 @@ fn the_deployed_model_has_nothing_pending_under_every_normaliser() {
         assert!((applied - factor * mean).abs() < 1e-6, "{normaliser}: {applied}, {mean}");
     }
 }
+
+/// One worker whose messages arrive between two gradients, on f(x) = a(x − b)²/2, in double precision.
+/// A model is used after the first gradient that follows its arrival.
+fn asymmetric_by_hand(a: f64, b: f64, rate: f64, steps: u64, self_update: bool) -> f64 {
+    let (mut x, mut server, mut sum, mut inbox) = (0.0, 0.0, 0.0, None);
+    for step in 1..=steps {
+        let displacement = rate * a * (x - b);
+        sum += displacement;
+        if self_update {
+            x -= displacement;
+        }
+        x = inbox.take().unwrap_or(x);
+        if step.is_multiple_of(4) {
+            server -= std::mem::take(&mut sum);
+            inbox = Some(server);
+        }
+    }
+    server - sum
+}
+
+#[test]
+fn without_self_update_a_worker_repeats_the_gradient_of_the_last_model() {
+    let (curvature, target, steps) = (0.8, 2.0, 24);
+    let run = |rate: f64, self_update: bool| {
+        let case = Case {
+            workers: 1,
+            curvature: vec![vec![curvature]],
+            target: vec![vec![target]],
+            steps,
+            learning_rate: rate,
+            ..Case::reference("aladdin")
+        };
+        let case = case.with("period", 4.0).with("alpha", 1.0);
+        let mut lab = Lab::new(&case.with("self_update", self_update));
+        take_turns(&mut lab);
+        lab.run_to_end(&mut Rng::new(1, "end", 0));
+        let found = f64::from(lab.server_model()[0]);
+        let expected = asymmetric_by_hand(curvature, target, rate, steps, self_update);
+        assert!((found - expected).abs() < 1e-4, "rate {rate}, {self_update}: {found} {expected}");
+        found
+    };
+    for rate in [0.05, 0.3, 0.5] {
+        run(rate, true);
+        run(rate, false);
+    }
+    // A rate that the method stands, and naive asymmetric training does not.
+    assert!((run(0.9, true) - target).abs() < 1e-3);
+    assert!((run(0.9, false) - target).abs() > 1.0);
+}
+
+#[test]
+fn without_self_update_and_without_models_the_server_collects_gradients_of_the_start() {
+    for payload in ["delta", "gradient"] {
+        let case = Case { steps: 20, ..Case::wide("aladdin", 5, 7) };
+        let case = case.with("period", 1e9).with("self_update", false).with("payload", payload);
+        let mut lab = Lab::new(&case);
+        lab.run_to_end(&mut Rng::new(4, "order", 0));
+        // All gradients are −a·b, and there are 100 of them, in any division.
+        let gradients = |rank: usize| lab.gradients[rank] as f64;
+        for (k, found) in lab.server_model().iter().enumerate() {
+            let step = |i: usize| gradients(i) * case.curvature[i][k] * case.target[i][k];
+            let expected = case.learning_rate / 5.0 * (0..5).map(step).sum::<f64>();
+            assert!((f64::from(*found) - expected).abs() < 1e-5, "{payload}: {found} {expected}");
+        }
+        assert!(lab.mean().iter().all(|x| *x == 0.0), "{payload}: no worker has moved");
+    }
+}

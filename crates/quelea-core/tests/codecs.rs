@@ -17,6 +17,8 @@ const DIMENSIONS: usize = 12;
 fn case(algorithm: &'static str, codec: &'static str) -> Case {
     let codec_params = match codec {
         "top-k" | "random-k" => vec![("share", Value::Number(0.4))],
+        "tern-grad" => vec![("contract", Value::Flag(true))],
+        "unbiased-k" => vec![("contract", Value::Flag(true)), ("share", Value::Number(0.4))],
         "qsgd" => vec![("contract", Value::Flag(true)), ("levels", Value::Number(7.0))],
         _ => Vec::new(),
     };

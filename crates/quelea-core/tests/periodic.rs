@@ -202,3 +202,111 @@ fn asynchronous_servers_can_be_resumed() {
         }
     }
 }
+
+fn local_gossip(form: &'static str, topology: &'static str, period: u64) -> Case {
+    let case = Case { topology, steps: 24, servers: 0, ..Case::wide("d-psgd", 4, 5) };
+    case.with("form", form).with("period", period as f64)
+}
+
+fn played(case: &Case, seed: u64) -> Vec<Vec<f32>> {
+    let mut lab = Lab::new(case);
+    lab.run_to_end(&mut Rng::new(seed, "order", 0));
+    lab.living_workers().iter().map(|rank| lab.nodes[*rank].params().to_vec()).collect()
+}
+
+/// Gossip with local steps on a ring of four, with weights of a third, in double precision.
+fn local_gossip_by_hand(case: &Case, form: &str, period: u64) -> Vec<Vec<f64>> {
+    let (n, d) = (case.workers, case.curvature[0].len());
+    let mix = |models: &[Vec<f64>]| -> Vec<Vec<f64>> {
+        let third = |i: usize, k: usize| {
+            (models[i][k] + models[(i + 1) % n][k] + models[(i + n - 1) % n][k]) / 3.0
+        };
+        (0..n).map(|i| (0..d).map(|k| third(i, k)).collect()).collect()
+    };
+    let step = |at: &[Vec<f64>], from: &[Vec<f64>]| -> Vec<Vec<f64>> {
+        let gradient = |i: usize, k: usize| case.curvature[i][k] * (at[i][k] - case.target[i][k]);
+        let moved = |i: usize, k: usize| from[i][k] - case.learning_rate * gradient(i, k);
+        (0..n).map(|i| (0..d).map(|k| moved(i, k)).collect()).collect()
+    };
+    let mut models = vec![vec![0.0; d]; n];
+    for t in 0..case.steps {
+        let mixes = |t: u64| t.is_multiple_of(period);
+        models = match form {
+            "consensus" if mixes(t) => step(&models, &mix(&models)),
+            "combine-then-adapt" if mixes(t) => {
+                let mixed = mix(&models);
+                step(&mixed, &mixed)
+            }
+            "adapt-then-combine" if mixes(t + 1) => mix(&step(&models, &models)),
+            _ => step(&models, &models),
+        };
+    }
+    models
+}
+
+#[test]
+fn gossip_with_local_steps_is_that_of_the_recursions_in_every_form_and_order_of_events() {
+    for form in ["consensus", "adapt-then-combine", "combine-then-adapt"] {
+        for period in [1, 2, 3, 5, 100] {
+            let case = local_gossip(form, "ring", period);
+            let expected = local_gossip_by_hand(&case, form, period);
+            for seed in 0..4 {
+                for (found, expected) in played(&case, seed).iter().zip(&expected) {
+                    for (x, y) in found.iter().zip(expected) {
+                        let near = (f64::from(*x) - y).abs() < 1e-5;
+                        assert!(near, "{form}, period {period}, seed {seed}: {x} {y}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Groups of all workers average by all-reduce.
+#[test]
+fn gossip_with_local_steps_on_a_complete_graph_is_local_sgd() {
+    for period in [2, 3, 4] {
+        let gossip = played(&local_gossip("adapt-then-combine", "complete", period), 1);
+        let local = Case { steps: 24, servers: 0, ..Case::wide("local-sgd", 4, 5) };
+        let local = played(&local.with("period", period as f64), 2);
+        for (x, y) in gossip.iter().flatten().zip(local.iter().flatten()) {
+            assert!((x - y).abs() < 1e-6, "period {period}: {x} {y}");
+        }
+    }
+}
+
+/// The rounds of a topology that changes follow one another at every exchange, not at every step.
+#[test]
+fn exchanges_go_through_all_rounds_of_a_topology_whatever_the_period() {
+    // Two rounds of the hypercube of four are the exact mean.
+    for period in [1, 2, 4] {
+        let once = |step: u64| if step == 0 { 1.0 } else { 0.0 };
+        let case = local_gossip("adapt-then-combine", "one-peer-hypercube", period);
+        let models = played(&Case { schedule: once, steps: 2 * period, ..case }, 1);
+        let spread = |k: usize| {
+            let of = models.iter().map(|model| model[k]);
+            of.clone().fold(f32::MIN, f32::max) - of.fold(f32::MAX, f32::min)
+        };
+        assert!((0..5).all(|k| spread(k) < 1e-6), "period {period}: {models:?}");
+    }
+}
+
+#[test]
+fn survivors_of_gossip_with_local_steps_finish_in_groups_too() {
+    for topology in ["ring", "complete"] {
+        for (seed, form) in
+            (0..30).zip(["consensus", "adapt-then-combine", "combine-then-adapt"].iter().cycle())
+        {
+            let mut lab = Lab::new(&local_gossip(form, topology, 3));
+            let mut rng = Rng::new(seed, "loss", 0);
+            lab.some_events(&mut rng, 60);
+            lab.crash(rng.below(4) as usize);
+            for rank in 0..lab.nodes.len() {
+                lab.tell_view(rank);
+                lab.some_events(&mut rng, 5);
+            }
+            lab.run_to_end(&mut rng);
+            assert!(lab.mean().iter().all(|x| x.is_finite()), "{form} on {topology}");
+        }
+    }
+}

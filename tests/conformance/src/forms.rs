@@ -40,7 +40,7 @@ pub fn forms_of(entry: &'static Entry) -> Vec<AlgorithmForm> {
         products = values.iter().flat_map(|value| -> Vec<AlgorithmForm> { with(value) }).collect();
     }
     let default = default_of(entry);
-    let wholes = entry.meta.options.iter().filter(|key| key.name != PERIOD).flat_map(|key| {
+    let wholes = entry.meta.options.iter().filter(|key| !is_period(key)).flat_map(|key| {
         let OptionKind::Whole { default: usual, min, max } = key.kind else { return Vec::new() };
         let others = [min, 2].into_iter().filter(|n| *n != usual && (min..=max).contains(n));
         others.map(|number| default.with(key, &Value::Number(number as f64))).collect()
@@ -55,11 +55,14 @@ pub fn forms_of(entry: &'static Entry) -> Vec<AlgorithmForm> {
 pub fn default_of(entry: &'static Entry) -> AlgorithmForm {
     let form =
         AlgorithmForm { entry, options: Options::defaults(entry.meta.options), given: Vec::new() };
-    let period = entry.meta.options.iter().find(|key| key.name == PERIOD);
+    let period = entry.meta.options.iter().find(|key| is_period(key));
     period.map_or(form.clone(), |period| form.with(period, &Value::Number(3.0)))
 }
 
-const PERIOD: &str = "period";
+/// Whether an option is a period of several steps by default.
+fn is_period(key: &OptionSpec) -> bool {
+    key.name == "period" && !matches!(key.kind, OptionKind::Whole { default: 1, .. })
+}
 
 impl AlgorithmForm {
     fn with(&self, key: &OptionSpec, value: &Value) -> AlgorithmForm {

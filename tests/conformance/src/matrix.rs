@@ -88,8 +88,14 @@ fn takes(algorithm: &algorithms::Entry, codec: &codec::Entry) -> bool {
     codec.shape != CodecShape::LowRank && codecs.refusal(codec, &params, 31).is_none()
 }
 
+/// The flag that makes a codec a contraction, where it is not always one.
 fn contraction(codec: &str) -> Option<&'static str> {
-    (codec == "qsgd").then_some("contract")
+    has_option(codec, "contract").then_some("contract")
+}
+
+fn has_option(codec: &str, name: &str) -> bool {
+    let entry = codec::find(codec).expect("in the table");
+    entry.meta.options.iter().any(|option| option.name == name)
 }
 
 /// Fewest cells, chosen greedily, in which every two values that go together occur together.
@@ -133,8 +139,19 @@ impl Cell {
         let Cell { algorithm, optimizer, codec, partition } = self;
         // Adaptive steps are about as long as the learning rate, so theirs is smaller. An outer
         // momentum multiplies what all steps of a round have done.
-        let lr = if *optimizer == "sgd" { 0.2 } else { 0.005 };
+        // Steps of LAMB and LARS are shares of the model's norm, those of LARS with momentum 0.9.
+        let lr = match *optimizer {
+            "sgd" => 0.2,
+            "lamb" => 0.01,
+            "lars" => 0.0025,
+            _ => 0.005,
+        };
+        let trust = if *optimizer == "lars" { "trust = 1.0\n" } else { "" };
+        // Every gradient of ASP and SSP moves the model by an n-th of a step.
+        let is_share = ["lamb", "lars"].contains(optimizer);
         let outer = match *algorithm {
+            "asp" | "ssp" if is_share => 0.4,
+            "slowmo" if is_share => 2.5,
             "bmuf" | "diloco" if optimizer.starts_with("accum") => 25.0,
             "bmuf" | "diloco" | "eamsgd" | "slowmo" => 5.0,
             _ => 1.0,
@@ -148,7 +165,7 @@ impl Cell {
             _ => "",
         };
         let contract = contraction(codec).map(|key| format!("{key} = true\n")).unwrap_or_default();
-        let share = if ["top-k", "random-k"].contains(codec) { "share = 0.1\n" } else { "" };
+        let share = if has_option(codec, "share") { "share = 0.1\n" } else { "" };
         let partition = match partition {
             PartitionKind::Iid => "partition = \"iid\"",
             PartitionKind::Dirichlet => "partition = \"dirichlet\"\nconcentration = 0.1",
@@ -162,7 +179,7 @@ impl Cell {
         };
         format!(
             "workers = 8\nsteps = 1000\n[algorithm]\nname = \"{algorithm}\"\n{keys}\
-             [optimizer]\nname = \"{optimizer}\"\nlr = {lr}\n\
+             [optimizer]\nname = \"{optimizer}\"\nlr = {lr}\n{trust}\
              [codec]\nname = \"{codec}\"\n{contract}{share}\
              [task]\nname = \"logistic\"\nbatch = 16\n{files}{partition}\n[cluster]\nhosts = 4"
         )

@@ -5,8 +5,10 @@
 //! whole embedded data set. Workers count by their samples, so that the mean of the workers'
 //! objectives is the objective of all data.
 
-use conformance::{Arm, plan};
+use conformance::{Arm, deployed, plan};
 use quelea_core::problems::dataset::Dataset;
+use quelea_record::RankReport;
+use quelea_wire::HEADER_BYTES;
 
 const EMBEDDED: &[u8] = include_bytes!("../../../crates/quelea-run/data/wdbc.libsvm");
 const L2: f64 = 0.1;
@@ -110,5 +112,67 @@ fn plain_d_psgd_stays_away_from_the_optimum() {
         let (half, whole) = (at(3000), at(6000));
         assert!(whole > 0.02, "{form}: {whole}");
         assert!((whole - half).abs() < 1e-3 * whole, "{form} has stopped: {half}, {whole}");
+    }
+}
+
+/// What a run came to.
+struct Sent {
+    /// Over all training data.
+    loss: f64,
+    /// Messages with a gradient.
+    gradients: u64,
+    /// Messages with a vector, both ways.
+    vectors: u64,
+}
+
+fn run_of(lazy: &str, steps: u64, task: &str) -> Sent {
+    let text = format!(
+        "workers = 9\nsteps = {steps}\n[algorithm]\nname = \"sync-ps\"\n{lazy}\n[optimizer]\nlr = 0.5\n\
+         [task]\nname = \"logistic\"\nbatch = 0\n{task}\n[cluster]\nservers = 1"
+    );
+    let plan = plan(&text);
+    let outcome = Arm::Virtual.run(&plan);
+    let loss = plan.problem.evaluate(&deployed(&plan, &outcome)).loss;
+    let vectors = |rank: &RankReport| {
+        let bytes = rank.bytes_sent - rank.messages_sent * HEADER_BYTES as u64;
+        bytes / (4 * plan.setup.initial.len() as u64)
+    };
+    let workers = outcome.ranks.iter().filter(|rank| !rank.is_server);
+    let gradients = workers.map(vectors).sum();
+    Sent { loss, gradients, vectors: outcome.ranks.iter().map(vectors).sum() }
+}
+
+/// Lazily aggregated gradients on `task`: after as many rounds, or a tenth more, the same loss with at
+/// most half of the messages, of gradients alone and both ways.
+fn assert_half_the_messages(task: &str, steps: u64) {
+    let plain = run_of("", steps, task);
+    assert_eq!((plain.gradients, plain.vectors), (9 * steps, 18 * steps));
+    let lazy = run_of("lazy = \"gradient\"", steps * 11 / 10, task);
+    println!(
+        "loss {} with {} gradients and {} vectors, lazily {} with {} and {}",
+        plain.loss, plain.gradients, plain.vectors, lazy.loss, lazy.gradients, lazy.vectors
+    );
+    assert!(lazy.loss <= plain.loss, "{} is not {}", lazy.loss, plain.loss);
+    assert!(2 * lazy.gradients <= plain.gradients, "{} gradients", lazy.gradients);
+    assert!(2 * lazy.vectors <= plain.vectors, "{} vectors", lazy.vectors);
+}
+
+#[test]
+fn lazily_aggregated_gradients_reach_the_same_loss_with_half_the_messages() {
+    for partition in ["iid", "dirichlet"] {
+        assert_half_the_messages(&format!("partition = \"{partition}\""), 300);
+    }
+}
+
+/// The same on a9a, which is not part of the repository: `A9A_FOLDER=… cargo test … -- --ignored`.
+#[test]
+#[ignore = "needs the files a9a.gz and a9a.t.gz in the folder A9A_FOLDER"]
+fn lazily_aggregated_gradients_reach_the_same_loss_on_a9a_with_half_the_messages() {
+    let folder = std::env::var("A9A_FOLDER").expect("a folder with a9a.gz and a9a.t.gz");
+    for partition in ["iid", "dirichlet"] {
+        let task = format!(
+            "data = \"{folder}/a9a.gz\"\ntest = \"{folder}/a9a.t.gz\"\npartition = \"{partition}\""
+        );
+        assert_half_the_messages(&task, 300);
     }
 }

@@ -22,6 +22,7 @@ fn variants(name: &str) -> Vec<String> {
             "order = \"mix-then-step\"",
             "order = \"mix-then-step\"\nperiod = 1",
             "order = \"mix-then-step\"\nbarrier = true",
+            "self_update = false\nalpha = 1.0",
         ],
         "allreduce" => &["collective = \"halving-doubling\"", "collective = \"hierarchical\""],
         "ad-psgd" => &["averaging = \"active\""],
@@ -31,10 +32,17 @@ fn variants(name: &str) -> Vec<String> {
         "eamsgd" | "easgd" => &["form = \"synchronous\""],
         "local-sgd" => &["start_step = 500", "buffers = \"average\""],
         "ssp" => &["staleness = 0"],
-        "sync-ps" => &["backup = 2", "aggregate = \"multi-krum\"", "pre_aggregate = \"bucketing\""],
+        "sync-ps" => &[
+            "backup = 2",
+            "aggregate = \"multi-krum\"",
+            "pre_aggregate = \"bucketing\"",
+            "lazy = \"parameters\"",
+        ],
         "choco" => &["form = \"after-step\""],
         "sgp" => &["overlap = 1", "overlap = 2", "overlap = 2\nsends = \"every-step\""],
-        "d-psgd" => &["form = \"adapt-then-combine\"", "form = \"combine-then-adapt\""],
+        "d-psgd" => {
+            &["form = \"adapt-then-combine\"", "form = \"combine-then-adapt\"", "period = 3"]
+        }
         _ => &[],
     };
     // The paper's momentum of 0.99 is for learning rates that are far smaller than this suite's.
@@ -82,7 +90,7 @@ fn every_algorithm_sends_exactly_the_bytes_of_its_traffic_with_every_codec() {
 }
 
 /// Settings that change what is sent, and of which [`quelea_core::algorithms::Traffic`] says nothing.
-const BEYOND_TRAFFIC: [&str; 6] = [
+const BEYOND_TRAFFIC: [&str; 8] = [
     // Averages at every step until the learning rate drops, which it does not here.
     "after_drop = true",
     // No acknowledgements.
@@ -91,6 +99,9 @@ const BEYOND_TRAFFIC: [&str; 6] = [
     "form = \"atc\"",
     // Acknowledgements.
     "free_running = true",
+    // Gradients that have changed little are not sent.
+    "lazy = \"gradient\"",
+    "lazy = \"parameters\"",
     // Mixing is reported too.
     "track_mean = true",
     // A period that follows the loss.

@@ -8,6 +8,8 @@
 //! worker, upon an acknowledgement:   push what was folded meanwhile
 //! server, upon Δ of k gradients from i:  D ← D + Δ;  c ← c + k;  c_i ← c_i + k;  acknowledge
 //!                                    if c_i ≥ π:  x̃ ← x̃ − D/n;  D, c, c_i ← 0;  send x̃ to i     (lazy update)
+//!   with `self_update` = false:      x_i ← x_i − Δ is left out: naive asymmetric training, in which gradients are
+//!                                    of the model that came last (α = 1), up to π steps old
 //! with a codec C:                    a push is C(Δ + e), and e what C left out; the last one is exact
 //! upon a lost worker, server:        x̃ ← x̃ − D/n with the old n; then n ← n − 1
 //! ```
@@ -88,6 +90,12 @@ pub const ENTRY: Entry = Entry {
                 kind: OptionKind::Flag(false),
                 help: "lose the gradient that triggers an update, as published (ablation)",
             },
+            OptionSpec {
+                name: "self_update",
+                kind: OptionKind::Flag(true),
+                help: "workers take their own steps; without, and with `alpha` = 1, this is naive \
+                       asymmetric training (ablation)",
+            },
         ],
     },
     sends: "its displacement to the servers per step, folded while one is on its way; a model \
@@ -154,6 +162,13 @@ fn check(options: &Options) -> Result<(), &'static str> {
     if options.flag("track_mean") && gradient {
         return Err(
             "`track_mean` needs payload = \"delta\": mixing is a displacement, no gradient",
+        );
+    }
+    let is_ablated = options.flag("drop_trigger") || options.text("normaliser") != "workers";
+    if !options.flag("self_update") && (barrier || is_ablated || options.flag("track_mean")) {
+        return Err(
+            "`self_update` = false is an ablation of the asynchronous form as it is by default: \
+                    leave `barrier`, `drop_trigger`, `normaliser` and `track_mean` alone",
         );
     }
     if barrier && gradient {

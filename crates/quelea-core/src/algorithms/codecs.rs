@@ -1,6 +1,6 @@
 //! Which codecs an algorithm supports, and why it does not support the others.
 
-use crate::codec::{CodecShape, Entry};
+use crate::codec::{self, CodecShape, Entry};
 use crate::options::Options;
 
 /// Which codecs an algorithm supports.
@@ -13,6 +13,8 @@ pub enum Codecs {
     Feedback,
     /// It sends differences to copies that both ends keep: any contraction.
     Contraction,
+    /// Signs are all that counts of what it sends: those that round, and the one of signs.
+    Signs,
     /// Only those that round, and why.
     Rounding(&'static str),
     /// None, and why.
@@ -34,8 +36,10 @@ impl Codecs {
             Codecs::All => "all",
             Codecs::Feedback => "all but power-sgd",
             Codecs::Contraction => {
-                "all contractions: bf16, f16, random-k, sign, top-k, qsgd with `contract`"
+                "all contractions: bf16, f16, random-k, sign, top-k; qsgd, tern-grad and unbiased-k \
+                 with `contract`"
             }
+            Codecs::Signs => "bf16, f16, sign",
             Codecs::Rounding(_) => "bf16, f16",
             Codecs::Exact(_) => "f32 alone",
         }
@@ -47,7 +51,12 @@ impl Codecs {
         match (self, codec.shape) {
             (_, CodecShape::Plain) | (Codecs::All, _) => None,
             (Codecs::Exact(why), _) => Some(format!("cannot go with `{name}`: {why}; `f32` does")),
-            (Codecs::Rounding(_), CodecShape::Rounding) => None,
+            (Codecs::Rounding(_) | Codecs::Signs, CodecShape::Rounding) => None,
+            (Codecs::Signs, _) if name == codec::SIGN => None,
+            (Codecs::Signs, _) => Some(format!(
+                "cannot go with `{name}`: a vote needs the sign of every element; `sign`, `bf16` and \
+                 `f16` do"
+            )),
             (Codecs::Rounding(why), _) => Some(format!(
                 "cannot go with `{name}`: {why}; `bf16` and `f16` do, and `choco` gossips with any \
                  codec"

@@ -14,13 +14,16 @@
 //!   upon g[b]:                           x_i[b] ← x_i[b] − η·Opt(g[b]);  send x_i[b] for the next step
 //! upon a lost peer:                      its weight goes to myself at once
 //! ```
+//! With `period` = p > 1 these are the steps t that are multiples of p (adapt-then-combine: those before
+//! them), and all others are local: x_i ← x_i − η·Opt(g).
+//!
 //! Where the neighbours of a round are a group with equal weights, their mean comes from an
 //! all-reduce of the group; see `exchange.rs`.
 //!
 //! In consensus form the exchange overlaps the whole computation of a step. Weight decay sees
 //! the mixed parameters, as in Decent-DP.
 
-use super::{Codecs, Entry, Gathers, When};
+use super::{Codecs, Entry, Gathers, Traffic, When};
 use crate::contract::{Context, Mode};
 use crate::kit::exchange::{self, Exchange, Gathered, GossipMethod, SyncGossip};
 use crate::message::Message;
@@ -34,15 +37,27 @@ pub const ENTRY: Entry = Entry {
         name: "d-psgd",
         summary: "every step averages the model with the neighbours of the topology",
         paper: "Lian et al. 2017, arXiv:1705.09056",
-        section: "Algorithm 1 (consensus); adapt-then-combine and combine-then-adapt: Sayed 2014",
+        section: "Algorithm 1 (consensus); adapt-then-combine and combine-then-adapt: Sayed 2014; \
+                  local steps: Koloskova et al. 2020, arXiv:2003.10422",
         file: file!(),
-        options: &[OptionSpec {
-            name: "form",
-            kind: OptionKind::Choice(&["consensus", "adapt-then-combine", "combine-then-adapt"]),
-            help: "when neighbours are averaged relative to the gradient step",
-        }],
+        options: &[
+            OptionSpec {
+                name: "form",
+                kind: OptionKind::Choice(&[
+                    "consensus",
+                    "adapt-then-combine",
+                    "combine-then-adapt",
+                ]),
+                help: "when neighbours are averaged relative to the gradient step",
+            },
+            OptionSpec {
+                name: "period",
+                kind: OptionKind::Whole { default: 1, min: 1, max: 1 << 32 },
+                help: "steps from one average with the neighbours to the next; the others are local",
+            },
+        ],
     },
-    sends: "the model to every neighbour per step; in groups of the topology by all-reduce",
+    sends: "the model to every neighbour per `period` steps; in groups of the topology by all-reduce",
     lost_peer: "its weight goes to the receivers at once; the topology is rebuilt over the \
                 survivors from an agreed step on; the mean may shift once by a bounded amount",
     resized: "every worker begins with the mean of the models and of the optimizers, over \
@@ -50,11 +65,17 @@ pub const ENTRY: Entry = Entry {
     check: |_| Ok(()),
     codecs: |_| Codecs::OF_MODELS,
     properties: |_| exchange::PROPERTIES,
-    traffic: |options| match options.text("form") {
-        "consensus" => exchange::traffic(1, When::DuringGradient, Gathers::Means),
-        _ => exchange::traffic(1, When::AfterGradient, Gathers::Means),
+    traffic: |options| Traffic::Gossip {
+        vectors: 1,
+        when: match options.text("form") {
+            "consensus" => When::DuringGradient,
+            _ => When::AfterGradient,
+        },
+        every: options.whole("period"),
+        average: None,
+        gathers: Gathers::Means,
     },
-    worker: |options| SyncGossip::boxed(DPsgd::new(options)),
+    worker: |options| SyncGossip::boxed_of_every(options.whole("period"), DPsgd::new(options)),
     server: None,
 };
 
@@ -68,6 +89,8 @@ enum Form {
 /// One worker.
 struct DPsgd {
     form: Form,
+    /// Steps from one exchange to the next.
+    period: u64,
     /// In combine-then-adapt form: the neighbours' models of the step to come are mixed in.
     mixed: bool,
 }
@@ -79,7 +102,12 @@ impl DPsgd {
             "adapt-then-combine" => Form::AdaptThenCombine,
             _ => Form::CombineThenAdapt,
         };
-        DPsgd { form, mixed: false }
+        DPsgd { form, period: options.whole("period"), mixed: false }
+    }
+
+    /// Whether workers mix the models that they have before `step`.
+    fn mixes_before(&self, step: u64) -> bool {
+        step.is_multiple_of(self.period)
     }
 
     fn post(&self, cx: &mut Context<'_>, exchange: &mut Exchange, b: usize, step: u64) {
@@ -93,7 +121,8 @@ impl GossipMethod for DPsgd {
 
     fn on_start(&mut self, cx: &mut Context<'_>, exchange: &mut Exchange) {
         exchange.enter(cx, cx.step);
-        if self.form == Form::AdaptThenCombine || cx.step >= cx.steps || self.mixed {
+        let is_posted = self.form == Form::AdaptThenCombine || self.mixed;
+        if is_posted || cx.step >= cx.steps || !self.mixes_before(cx.step) {
             return;
         }
         let buckets = 0..cx.layout.buckets.len();
@@ -112,7 +141,7 @@ impl GossipMethod for DPsgd {
             let ahead = u64::from(self.form == Form::CombineThenAdapt);
             exchange.begin(cx, cx.step + ahead);
         }
-        if self.form == Form::Consensus {
+        if self.form == Form::Consensus && self.mixes_before(cx.step) {
             exchange.wait(b);
         } else {
             cx.optimize(b, Mode::Apply);
@@ -120,16 +149,24 @@ impl GossipMethod for DPsgd {
     }
 
     fn on_optimized(&mut self, cx: &mut Context<'_>, exchange: &mut Exchange, b: usize) {
-        let last = cx.is_last_step();
+        let mixes = self.mixes_before(cx.step + 1);
+        let is_next_posted = mixes && !cx.is_last_step();
+        let waits = match self.form {
+            Form::Consensus => false,
+            Form::AdaptThenCombine => mixes,
+            Form::CombineThenAdapt => is_next_posted,
+        };
         match self.form {
-            Form::AdaptThenCombine => self.post(cx, exchange, b, cx.step),
-            _ if !last => self.post(cx, exchange, b, cx.step + 1),
+            Form::AdaptThenCombine if mixes => self.post(cx, exchange, b, cx.step),
+            Form::Consensus | Form::CombineThenAdapt if is_next_posted => {
+                self.post(cx, exchange, b, cx.step + 1);
+            }
             _ => {}
         }
-        if self.form == Form::Consensus || (self.form == Form::CombineThenAdapt && last) {
-            exchange.finish();
-        } else {
+        if waits {
             exchange.wait(b);
+        } else {
+            exchange.finish();
         }
     }
 

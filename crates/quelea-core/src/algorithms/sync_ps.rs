@@ -10,31 +10,39 @@
 //!     when the run comes to rest:      the same, without a gradient that would be too late
 //! upon a lost worker:                  divide by the number of gradients received
 //! with a robust rule A:                g ← A(g_1, …, g_n) over all buckets of the server at once
+//! with `majority-vote`:                g ← sgn(Σ_i sgn(g_i)), sgn(0) = 1; with the codec `sign` a bit
+//!                                      per element up and down, and no error feedback at workers
+//! with a rule for being lazy (`sync_ps/lazy.rs`): a worker sends no gradient where the last one that
+//!     it sent is good enough: the server uses that one again, and sends displacements, none where
+//!     the last one is to be repeated
 //! with a codec C (DoubleSqueeze, Tang et al. 2019):
 //!     worker sends C(g_i + e_i) and keeps e_i, the server sends d = C(η·Opt(g) + E) and keeps E;
 //!     server and workers:              x ← x − d
 //! ```
 //! With a codec the replicas hold the same bits as the servers after every step.
 
+mod lazy;
+mod server;
+
 use std::collections::BTreeMap;
 
 use super::{Codecs, Entry, Service, Traffic};
-use crate::codec::{CodecShape, Coder, ErrorFeedback};
-use crate::collectives::fold::Fold;
-use crate::contract::{Algorithm, Awaited, Context, Effect, Mode};
-use crate::kit::servers::{self, local_bucket};
+use crate::codec::{CodecShape, ErrorFeedback};
+use crate::contract::{Algorithm, Awaited, Context, Effect};
+use crate::kit::servers;
 use crate::message::{Message, Rank};
 use crate::meta::Meta;
-use crate::options::{OptionKind, OptionSpec};
+use crate::options::{OptionKind, OptionSpec, Options};
 use crate::payload::Payload;
 use crate::properties::{
     Budget, DeployedFrom, OptimizerRequirement, OptimizerSite, OptimizerState, Properties,
     TopologyRequirement,
 };
-use crate::robust::{self, Aggregation, GradientLedger};
+use crate::robust::{self, Aggregation, AggregationRule};
 use crate::state::Visitor;
 use crate::vector;
-use crate::view::View;
+use lazy::LazyUploads;
+use server::Server;
 
 /// The algorithm's entry in the table.
 pub const ENTRY: Entry = Entry {
@@ -44,9 +52,11 @@ pub const ENTRY: Entry = Entry {
         paper: "Li et al. 2014 (parameter server), with a barrier every step; backup workers: Chen et \
             al. 2016, arXiv:1604.00981; robust rules: arXiv:1703.02757 (Krum), 1803.01498 (median, \
             trimmed mean), 1912.13445 (geometric median), 2012.10333 (centered clipping), 2006.09365 \
-            (bucketing), 2302.01772 (NNM)",
+            (bucketing), 2302.01772 (NNM), 1810.05291 (majority vote); lazy uploads: 1805.09965 (LAG), \
+            2002.11360 (LASG)",
         section: "Algorithm 1 of Li et al. with a barrier; backup workers: the section of that name; \
-            robust rules: `robust.rs` names the paper of each",
+            robust rules: `robust.rs` names the paper of each; lazy uploads: LAG-WK, and the rule of \
+            LASG-PS at the workers",
         file: file!(),
         options: &[
             OptionSpec {
@@ -59,21 +69,18 @@ pub const ENTRY: Entry = Entry {
             robust::BYZANTINE,
             robust::CLIP_RADIUS,
             robust::ITERATIONS,
+            lazy::LAZY,
+            lazy::THRESHOLD,
+            lazy::WINDOW,
+            lazy::SMOOTHNESS,
         ],
     },
-    sends: "the gradient to the servers, the model back, per step",
+    sends: "the gradient to the servers, the model back, per step; with `lazy` at most that",
     lost_peer: "the servers divide by the number of gradients received",
     resized: "workers begin with the servers' model, servers with their new part of it and \
               of the optimizer",
-    check: |options| match (options.whole("backup"), Aggregation::of(options).is_mean()) {
-        (0, _) | (_, true) => Ok(()),
-        _ => Err("`backup` drops late gradients, and robust rules need those of all workers: use \
-                  `backup` = 0, or `aggregate` = \"mean\" without `pre_aggregate`"),
-    },
-    codecs: |options| match options.whole("backup") {
-        0 => Codecs::Feedback,
-        _ => Codecs::Exact("a worker that is late takes the newest model, and codecs send changes"),
-    },
+    check,
+    codecs,
     properties: |options| Properties {
         synchronous: options.whole("backup") == 0,
         snapshot: false,
@@ -85,7 +92,12 @@ pub const ENTRY: Entry = Entry {
         reads_gradient: true,
         clips_itself: false,
         keeps_mean: true,
-        optimizer_rule: OptimizerRequirement::Any,
+        optimizer_rule: match LazyUploads::of(options) {
+            None => OptimizerRequirement::Any,
+            Some(_) => OptimizerRequirement::PlainSgd(
+                "`lazy` takes the movement of the model over the learning rate for its gradient",
+            ),
+        },
         waits_for_peers: true,
         own_start: false,
         reloadable: false,
@@ -93,15 +105,46 @@ pub const ENTRY: Entry = Entry {
         optimizer_state: OptimizerState::Kept,
     },
     traffic: |_| Traffic::Servers(Service::Together { period: 1 }),
-    worker: |_| Box::<Worker>::default(),
-    server: Some(|options| {
-        Box::new(Server {
-            backup: options.whole("backup") as usize,
-            aggregation: Aggregation::of(options),
-            ..Server::default()
-        })
-    }),
+    worker: |options| {
+        let lazy = LazyUploads::of(options);
+        Box::new(Worker { votes: votes(options), lazy, ..Worker::default() })
+    },
+    server: Some(|options| Box::new(Server::new(options))),
 };
+
+fn check(options: &Options) -> Result<(), &'static str> {
+    let is_mean = Aggregation::of(options).is_mean();
+    if options.whole("backup") > 0 && !is_mean {
+        return Err(
+            "`backup` drops late gradients, and robust rules need those of all workers: use \
+                    `backup` = 0, or `aggregate` = \"mean\" without `pre_aggregate`",
+        );
+    }
+    if LazyUploads::of(options).is_some() && (options.whole("backup") > 0 || !is_mean) {
+        return Err(
+            "`lazy` needs the gradients of all workers and their mean: use `backup` = 0 and \
+                    `aggregate` = \"mean\" without `pre_aggregate`",
+        );
+    }
+    Ok(())
+}
+
+fn codecs(options: &Options) -> Codecs {
+    if options.whole("backup") > 0 {
+        return Codecs::Exact(
+            "a worker that is late takes the newest model, and codecs send changes",
+        );
+    }
+    if LazyUploads::of(options).is_some() {
+        return Codecs::Exact("a gradient that is used again and again must be exact");
+    }
+    if votes(options) { Codecs::Signs } else { Codecs::Feedback }
+}
+
+/// Whether workers have a vote each on the sign of every element.
+fn votes(options: &Options) -> bool {
+    Aggregation::of(options).rule == AggregationRule::MajorityVote
+}
 
 const GRADIENT: u8 = 1;
 const MODEL: u8 = 2;
@@ -122,21 +165,55 @@ struct Worker {
     coded: bool,
     /// What the codec has left out, per piece.
     lanes: Vec<ErrorFeedback>,
+    /// Signs are all that counts of my gradient: nothing is left out of them.
+    votes: bool,
+    /// When not to send a gradient.
+    lazy: Option<LazyUploads>,
 }
 
 impl Worker {
+    /// Sends bucket `b` of the gradient to the servers that hold it.
+    fn push(&mut self, cx: &mut Context<'_>, b: usize, is_sent: bool) {
+        for piece in &cx.pieces[b] {
+            if self.has(cx.step, piece.index) {
+                continue;
+            }
+            let lane = &mut self.lanes[piece.index];
+            lane.at_rate(cx.learning_rate);
+            let (message, grad) =
+                (Message::new(GRADIENT, cx.step, b), &cx.grad[piece.range.clone()]);
+            let message = if !is_sent {
+                message
+            } else if self.votes && self.coded {
+                let message = message.with(cx.outbox.pool.copy(grad));
+                cx.outbox.encoded(message)
+            } else {
+                lane.load(&mut cx.outbox, message, grad)
+            };
+            cx.outbox.send(piece.server, message);
+        }
+    }
+
     /// Takes the newest model that is there whole.
     fn adopt(&mut self, cx: &mut Context<'_>) {
         let whole = self.models.iter().rev().find(|(_, pieces)| pieces.len() == self.servers.len());
         let takes_models = (self.waiting || self.resting) && !self.handing;
         let Some((&step, pieces)) = whole.filter(|_| takes_models) else { return };
+        let mut moved = 0.0;
         for (piece, values) in cx.pieces.iter().flatten().zip(pieces.values()) {
             let params = &mut cx.params[piece.range.clone()];
-            if self.coded {
+            if let Some(lazy) = &mut self.lazy {
+                let displacement = lazy.displacement(piece.index, values);
+                moved += vector::sum_of_squares(displacement);
+                vector::axpy(-1.0, displacement, params);
+            } else if self.coded {
                 vector::axpy(-1.0, values, params)
             } else {
                 params.copy_from_slice(values)
             }
+        }
+        if let Some(lazy) = &mut self.lazy {
+            lazy.has_moved(moved);
         }
         self.models = self.models.split_off(&(step + 1));
         let is_own_step = std::mem::take(&mut self.waiting) && step == cx.step;
@@ -160,20 +237,16 @@ impl Algorithm for Worker {
 
     fn on_bucket(&mut self, cx: &mut Context<'_>, b: usize) {
         (self.handing, self.waiting) = (true, true);
-        for piece in &cx.pieces[b] {
-            if self.has(cx.step, piece.index) {
-                continue;
-            }
-            let lane = &mut self.lanes[piece.index];
-            lane.at_rate(cx.learning_rate);
-            let (message, grad) =
-                (Message::new(GRADIENT, cx.step, b), &cx.grad[piece.range.clone()]);
-            let message = lane.load(&mut cx.outbox, message, grad);
-            cx.outbox.send(piece.server, message);
+        if self.lazy.is_none() {
+            self.push(cx, b, true);
         }
     }
 
     fn on_gradient(&mut self, cx: &mut Context<'_>) {
+        if let Some(lazy) = &mut self.lazy {
+            let is_sent = lazy.needs_upload(cx);
+            (0..cx.layout.buckets.len()).for_each(|b| self.push(cx, b, is_sent));
+        }
         self.handing = false;
         self.adopt(cx);
     }
@@ -206,157 +279,9 @@ impl Algorithm for Worker {
 
     fn state(&mut self, visitor: &mut dyn Visitor) {
         servers::feedback_state(&mut self.lanes, visitor);
-    }
-
-    fn keeps_older_views(&self) -> bool {
-        true
-    }
-}
-
-#[derive(Default)]
-struct Server {
-    /// Gradients of each (step, piece); a fast worker may be a step ahead.
-    rounds: BTreeMap<(u64, usize), Fold>,
-    /// Per piece, the step whose gradients are collected.
-    steps: Vec<u64>,
-    workers: Vec<Rank>,
-    /// How many gradients a step does not wait for.
-    backup: usize,
-    /// How gradients become one.
-    aggregation: Aggregation,
-    /// Gradients by step, where they are not summed as they come.
-    ledgers: BTreeMap<u64, GradientLedger>,
-    /// The last aggregate, where the next one depends on it.
-    center: Vec<f32>,
-    /// Send what changes, not the model.
-    coded: bool,
-    /// What the codec has left out, per piece.
-    lanes: Vec<ErrorFeedback>,
-}
-
-impl Server {
-    fn step_if_complete(&mut self, cx: &mut Context<'_>, b: usize) {
-        let round = (self.steps[b], b);
-        let Some(fold) = self.rounds.get_mut(&round) else { return };
-        fold.advance(&mut cx.outbox);
-        let enough = cx.outbox.view.workers.len().saturating_sub(self.backup).max(1);
-        if !fold.is_complete(&cx.outbox) && fold.len() < enough {
-            return;
+        if let Some(lazy) = &mut self.lazy {
+            lazy.state(visitor);
         }
-        fold.close(&mut cx.outbox);
-        let (sum, count) = self.rounds.remove(&round).expect("just seen").into_sum();
-        vector::scaled(1.0 / count as f32, &sum, &mut cx.grad[cx.layout.range(b)]);
-        cx.outbox.work(sum.len() * 4);
-        let mode = if self.coded { Mode::Displace } else { Mode::Apply };
-        cx.optimize_at(b, mode, self.steps[b]);
-        self.steps[b] += 1;
-    }
-}
-
-impl Server {
-    /// As [`step_if_complete`](Server::step_if_complete), for all buckets at once.
-    fn step_robustly_if_complete(&mut self, cx: &mut Context<'_>) {
-        let step = self.steps[0];
-        let Some(ledger) = self.ledgers.get(&step) else { return };
-        let vectors = ledger.vectors();
-        if vectors.is_empty() || !ledger.missing(&cx.outbox.view.workers).is_empty() {
-            return;
-        }
-        if self.aggregation.has_center() {
-            self.center.resize(cx.grad.len(), 0.0);
-        }
-        self.aggregation.combine(&vectors, &self.center, cx.outbox.rng, cx.grad);
-        if self.aggregation.has_center() {
-            self.center.copy_from_slice(cx.grad);
-        }
-        let passes = self.aggregation.passes(vectors.len());
-        cx.outbox.work(passes * vectors.len() * cx.grad.len() * 4);
-        self.ledgers.remove(&step);
-        let mode = if self.coded { Mode::Displace } else { Mode::Apply };
-        for b in 0..self.steps.len() {
-            cx.optimize_at(b, mode, step);
-            self.steps[b] += 1;
-        }
-    }
-
-    /// Moves the model by what receivers will decode of the displacement, and puts that into
-    /// `message`.
-    fn squeeze(&mut self, cx: &mut Context<'_>, b: usize, mut message: Message) -> Message {
-        let (range, at) = (cx.range(b), Coder::place(cx.outbox.rank, &message, 0));
-        let displacement = &mut cx.grad[range.clone()];
-        let lane = &mut self.lanes[b];
-        message.parts[0] = lane.pack(cx.outbox.coder, at, displacement, cx.outbox.pool);
-        vector::axpy(-1.0, displacement, &mut cx.params[range]);
-        message
-    }
-}
-
-impl Algorithm for Server {
-    fn on_start(&mut self, cx: &mut Context<'_>) {
-        self.workers.clone_from(&cx.outbox.view.workers);
-        self.steps.resize(cx.layout.buckets.len(), cx.step);
-        self.lanes.resize_with(cx.layout.buckets.len(), ErrorFeedback::default);
-        self.coded = cx.outbox.coder.shape() != CodecShape::Plain;
-    }
-
-    fn on_message(&mut self, cx: &mut Context<'_>, from: Rank, message: Message) {
-        let Some(b) = local_bucket(cx, message.bucket) else { return };
-        if message.step < self.steps[b] {
-            return;
-        }
-        message.expect_length(cx.layout.range(b).len());
-        if self.aggregation.is_mean() {
-            let fold = self.rounds.entry((message.step, b)).or_default();
-            fold.take(&mut cx.outbox, from, message.into_values());
-            self.step_if_complete(cx, b);
-        } else {
-            let ledger = self.ledgers.entry(message.step).or_default();
-            ledger.take(cx.layout, cx.outbox.pool, from, b, &message.into_values());
-            self.step_robustly_if_complete(cx);
-        }
-    }
-
-    fn on_optimized(&mut self, cx: &mut Context<'_>, b: usize) {
-        let id = cx.layout.buckets[b].id;
-        let message = Message::new(MODEL, self.steps[b] - 1, id);
-        let message = if self.coded {
-            self.squeeze(cx, b, message)
-        } else {
-            message.with(cx.params_payload(b))
-        };
-        for worker in &cx.outbox.view.workers {
-            cx.outbox.send(*worker, message.clone());
-        }
-    }
-
-    fn on_view(&mut self, cx: &mut Context<'_>, _old: &View) {
-        self.workers.clone_from(&cx.outbox.view.workers);
-        (0..self.steps.len()).for_each(|b| self.step_if_complete(cx, b));
-        self.step_robustly_if_complete(cx);
-    }
-
-    fn is_ready(&self) -> bool {
-        false
-    }
-
-    fn awaiting(&self, out: &mut Vec<Awaited>) {
-        let folds = self.rounds.values().map(|fold| fold.missing(&self.workers));
-        let ledgers = self.ledgers.values().map(|ledger| ledger.missing(&self.workers));
-        for missing in folds.chain(ledgers) {
-            out.extend(missing.into_iter().map(|from| Awaited { from, what: "its gradient" }));
-        }
-    }
-
-    fn state(&mut self, visitor: &mut dyn Visitor) {
-        visitor.numbers("steps", &mut self.steps);
-        servers::feedback_state(&mut self.lanes, visitor);
-        if self.aggregation.has_center() {
-            visitor.vector("center", &mut self.center);
-        }
-    }
-
-    fn is_at_cut(&self, step: u64) -> bool {
-        self.steps.iter().all(|done| *done == step)
     }
 
     fn keeps_older_views(&self) -> bool {

@@ -11,15 +11,19 @@ mod bf16;
 mod coder;
 mod error_feedback;
 mod f16;
+mod levels;
 mod plain;
 mod power_sgd;
 mod qsgd;
 mod random_k;
 mod share;
 mod sign;
+mod sparse;
+mod tern_grad;
 #[cfg(test)]
 mod tests;
 mod top_k;
+mod unbiased_k;
 
 use crate::message::Rank;
 use crate::meta::Meta;
@@ -114,8 +118,13 @@ pub const CODECS: &[Entry] = &[
     qsgd::ENTRY,
     random_k::ENTRY,
     sign::ENTRY,
+    tern_grad::ENTRY,
     top_k::ENTRY,
+    unbiased_k::ENTRY,
 ];
+
+/// The codec that sends nothing but signs and one magnitude.
+pub const SIGN: &str = sign::ENTRY.meta.name;
 
 /// The built-in entry of this name, or the nearest name if there is one.
 pub fn find(name: &str) -> Result<&'static Entry, Option<&'static str>> {

@@ -27,6 +27,13 @@ fn variants() -> Vec<(String, Box<dyn Codec>)> {
         ("top-k", vec![share(1.0)]),
         ("random-k", vec![share(0.3)]),
         ("random-k", vec![share(1.0)]),
+        ("tern-grad", vec![("clip", Value::Number(0.0))]),
+        ("tern-grad", vec![("contract", Value::Flag(true))]),
+        ("tern-grad", vec![("clip", Value::Number(0.5)), ("contract", Value::Flag(true))]),
+        ("unbiased-k", vec![share(0.3)]),
+        ("unbiased-k", vec![share(0.8)]),
+        ("unbiased-k", vec![share(1.0)]),
+        ("unbiased-k", vec![share(0.3), ("contract", Value::Flag(true))]),
         ("qsgd", vec![levels(1.0)]),
         ("qsgd", vec![levels(5.0)]),
         ("qsgd", vec![levels(5.0), ("contract", Value::Flag(true))]),
@@ -84,6 +91,8 @@ fn bytes_are_those_of_the_formats() {
     assert_eq!(bytes("sign", &[]), [4, 5, 129, 12_504]);
     assert_eq!(bytes("random-k", &[]), [0, 4, 40, 4000]);
     assert_eq!(bytes("top-k", &[]), [0, 10, 64, 6008]);
+    assert_eq!(bytes("unbiased-k", &[]), [0, 10, 64, 6008]);
+    assert_eq!(bytes("tern-grad", &[]), [4, 5, 254, 25_004]);
     // A norm for every 512 elements.
     assert_eq!(bytes("qsgd", &[]), [4, 5, 1008, 100_000 + 196 * 4]);
     let (levels, whole) = (("levels", Value::Number(5.0)), ("group", Value::Number(0.0)));
@@ -335,7 +344,9 @@ fn formats_do_not_change_by_accident() {
         ("qsgd", 0xb6ab_d1de_8314_00e2),
         ("random-k", 0xaba9_fccf_9375_a054),
         ("sign", 0xca22_0641_74a6_1b68),
+        ("tern-grad", 0x95b6_a9e8_3f9b_2586),
         ("top-k", 0x8f5c_78b0_6aa8_1766),
+        ("unbiased-k", 0x17a8_9aa8_cb8a_40df),
     ];
     assert_eq!(digests.collect::<Vec<_>>(), wanted);
 }

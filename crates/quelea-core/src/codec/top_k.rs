@@ -3,9 +3,7 @@
 //! ```text
 //! C(v)_i = v_i if |v_i| is among the k = max(1, ⌈share·d⌉) largest, else 0
 //!
-//! u32 × ⌈d/65536⌉   how many are kept of each block of 65536 elements
-//! f32 × k           their values, by index
-//! u16 × k           their places within their blocks, ascending
+//! bytes             as `sparse.rs` has them
 //! ```
 //!
 //! 6 bytes for each that is kept: 1.5 % of the bytes of `f32` at a share of 1 %. Above a share of
@@ -14,6 +12,7 @@
 //! What is not a number counts as larger than all, an infinity as larger than every number.
 
 use super::share::{self, kept};
+use super::sparse::{self, BLOCK};
 use super::{Codec, CodecError, CodecProperties, CodecShape, Entry, VectorId, exact, magnitude};
 use crate::meta::Meta;
 use crate::vector::dispatch::{Level, kernel};
@@ -37,12 +36,9 @@ struct TopK {
     share: f64,
 }
 
-/// Elements whose place fits into 16 bits.
-const BLOCK: usize = 1 << 16;
-
 impl Codec for TopK {
     fn bytes(&self, len: usize) -> usize {
-        len.div_ceil(BLOCK) * 4 + kept(self.share, len) * 6
+        sparse::bytes(len, kept(self.share, len))
     }
 
     fn properties(&self, len: usize) -> CodecProperties {
@@ -71,54 +67,8 @@ impl Codec for TopK {
 
     fn decode(&mut self, _: VectorId, bytes: &[u8], out: &mut [f32]) -> Result<(), CodecError> {
         exact(ENTRY.meta.name, bytes, self.bytes(out.len()), out.len())?;
-        let k = kept(self.share, out.len());
-        let (counts, rest) = bytes.split_at(out.len().div_ceil(BLOCK) * 4);
-        let (mut values, mut places) = (&rest[..k * 4], &rest[k * 4..]);
-        let counts = counts.as_chunks().0.iter().map(|count| u32::from_le_bytes(*count) as usize);
-        for (index, (block, count)) in out.chunks_mut(BLOCK).zip(counts).enumerate() {
-            let left = places.len() / 2;
-            if count > left {
-                return Err(number("the count of a block", count, format!("at most {left}")));
-            }
-            let (first, others) = values.split_at(count * 4);
-            let (first_places, other_places) = places.split_at(count * 2);
-            put(index * BLOCK, block, first.as_chunks().0, first_places.as_chunks().0)?;
-            (values, places) = (others, other_places);
-        }
-        match places.len() / 2 {
-            0 => Ok(()),
-            left => Err(number("the sum of the counts", k - left, k.to_string())),
-        }
+        sparse::read(ENTRY.meta.name, bytes, out)
     }
-}
-
-fn number(what: &'static str, given: usize, allowed: String) -> CodecError {
-    CodecError::Number { codec: ENTRY.meta.name, what, given: given as f64, allowed }
-}
-
-/// Writes one block, which begins at element `start`.
-fn put(
-    start: usize,
-    block: &mut [f32],
-    values: &[[u8; 4]],
-    places: &[[u8; 2]],
-) -> Result<(), CodecError> {
-    block.fill(0.0);
-    let mut next = 0;
-    for (value, place) in values.iter().zip(places) {
-        let place = usize::from(u16::from_le_bytes(*place));
-        if place < next {
-            let (index, before) = (start + place, start + next - 1);
-            return Err(CodecError::Order { codec: ENTRY.meta.name, index, before });
-        }
-        let Some(out) = block.get_mut(place) else {
-            let allowed = format!("below {}", start + block.len());
-            return Err(number("an index", start + place, allowed));
-        };
-        *out = f32::from_le_bytes(*value);
-        next = place + 1;
-    }
-    Ok(())
 }
 
 /// What an element needs to be kept.

@@ -117,7 +117,7 @@ impl Default for Exchange {
             gathered_to: Vec::new(),
             remaining: 0,
             received: Received::default(),
-            groups: GroupSums::default(),
+            groups: GroupSums::of_every(1),
             passed: BTreeMap::new(),
         }
     }
@@ -131,7 +131,13 @@ impl Exchange {
 
     /// With an exchange once per `every` steps, numbered by the steps that it is begun at.
     pub fn of_every(every: u64) -> Exchange {
-        Exchange { every, ..Exchange::default() }
+        Exchange::default().every(every)
+    }
+
+    /// The same exchange, once per `every` steps.
+    #[must_use]
+    pub fn every(self, every: u64) -> Exchange {
+        Exchange { every, groups: GroupSums::of_every(every), ..self }
     }
 
     /// The exchange of `step` is the next; what came for earlier ones is forgotten.
@@ -222,7 +228,7 @@ impl Exchange {
             return;
         }
         for message in self.groups.break_off(&mut cx.outbox) {
-            post(&mut cx.outbox, &message);
+            post_of_every(self.every, &mut cx.outbox, &message);
         }
         let view = cx.outbox.view;
         for (b, step) in self.gathered_to.iter().enumerate() {

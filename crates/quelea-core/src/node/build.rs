@@ -33,19 +33,25 @@ impl RunSpec {
         let properties = self.properties();
         let is_server = rank.index() >= self.seats();
         let shards = self.shards();
-        let (layout, params) = if is_server {
-            let shard = &shards[rank.index() - self.seats()];
-            (Arc::new(self.layout.restricted(shard)), self.initial[shard.clone()].to_vec())
-        } else {
-            (Arc::clone(&self.layout), self.initial.to_vec())
+        let held = match is_server {
+            true => shards[rank.index() - self.seats()].clone(),
+            false => 0..self.initial.len(),
         };
+        let layout = match is_server {
+            true => Arc::new(self.layout.restricted(&held)),
+            false => Arc::clone(&self.layout),
+        };
+        let params = self.initial[held.clone()].to_vec();
         let algorithm = if is_server {
             (self.entry.server.expect("the entry says that it has servers"))(&self.options)
         } else {
             hierarchy::wrap((self.entry.worker)(&self.options), &self.view)
         };
         let optimizes = is_server == (properties.optimizer == OptimizerSite::Servers);
-        let optimizer = (self.optimizer)(if optimizes { params.len() } else { 0 });
+        let mut optimizer = (self.optimizer)(if optimizes { params.len() } else { 0 });
+        if optimizes {
+            optimizer.set_tensors(&self.layout.tensor_ranges(&held));
+        }
         let is_rounds = properties.budget == Budget::Rounds;
         let steps = if is_rounds { self.steps } else { u64::MAX };
         Node {

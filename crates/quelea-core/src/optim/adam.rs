@@ -199,17 +199,27 @@ impl Optimizer for Adam {
 
     fn displace(&mut self, at: At, range: Range<usize>, params: &[f32], grad: &mut [f32]) {
         let rule = self.moments.rule(at.learning_rate, at.step + 1);
-        let level = Level::best();
-        let vectors = [grad, &mut self.m[range.clone()], &mut self.v[range]];
-        in_parts(vectors, PART_MIN, |at, [g, m, v]| {
-            let params = &params[at..][..g.len()];
-            displace(level, rule, g, m, v, params);
-        });
+        displacements(rule, params, grad, &mut self.m[range.clone()], &mut self.v[range]);
     }
 
     fn vectors(&mut self) -> Vec<&mut Vec<f32>> {
         vec![&mut self.m, &mut self.v]
     }
+}
+
+/// `grad ← η·u`, after the moments took their step.
+pub(super) fn displacements(
+    rule: AdamRule,
+    params: &[f32],
+    grad: &mut [f32],
+    m: &mut [f32],
+    v: &mut [f32],
+) {
+    let level = Level::best();
+    in_parts([grad, m, v], PART_MIN, |at, [g, m, v]| {
+        let params = &params[at..][..g.len()];
+        displace(level, rule, g, m, v, params);
+    });
 }
 
 kernel! {

@@ -2,11 +2,17 @@
 
 mod accum_adam;
 mod adam;
+#[cfg(test)]
+mod adaptive_tests;
+mod lamb;
+mod lars;
 mod schedule;
 mod sgd;
+mod tensors;
 
 use std::ops::Range;
 
+use crate::layout::TensorRange;
 use crate::meta::Meta;
 use crate::names;
 use crate::options::{OptionError, OptionKind, OptionSpec, Options, Value};
@@ -34,6 +40,10 @@ pub trait Optimizer: Send {
     fn velocity(&mut self) -> Option<&mut [f32]> {
         None
     }
+
+    /// Where the tensors of the vector lie, in order and without gaps; nothing where the model is one
+    /// plain vector. Called once, before the first step.
+    fn set_tensors(&mut self, _tensors: &[TensorRange]) {}
 }
 
 /// When a step is taken, and how far.
@@ -65,8 +75,8 @@ pub struct Entry {
 pub enum Family {
     /// Linear in them: a gradient that is twice as long is a step that is twice as long.
     Sgd,
-    /// Each coordinate divided by its own size: steps are about as long whatever gradients are
-    /// multiplied by.
+    /// Each coordinate, or each tensor, divided by its own size: steps are about as long whatever
+    /// gradients are multiplied by.
     Adaptive,
 }
 
@@ -85,8 +95,15 @@ pub const COMMON_KEYS: &[OptionSpec] = &[
 ];
 
 /// All built-in optimizers, by name.
-pub const OPTIMIZERS: &[Entry] =
-    &[accum_adam::ACCUM_ADAM, accum_adam::ACCUM_ADAMW, adam::ADAM, adam::ADAMW, sgd::ENTRY];
+pub const OPTIMIZERS: &[Entry] = &[
+    accum_adam::ACCUM_ADAM,
+    accum_adam::ACCUM_ADAMW,
+    adam::ADAM,
+    adam::ADAMW,
+    lamb::ENTRY,
+    lars::ENTRY,
+    sgd::ENTRY,
+];
 
 /// The built-in entry of this name, or the nearest name if there is one.
 pub fn find(name: &str) -> Result<&'static Entry, Option<&'static str>> {

@@ -30,3 +30,12 @@ pub fn trimmed_mean(vectors: &[&[f32]], f: usize, out: &mut [f32]) {
         *out = share * column[kept.clone()].iter().sum::<f32>();
     }
 }
+
+/// Per coordinate, the sign that most vectors have: 1 or −1. What is not below 0 counts as positive,
+/// and so does a tie.
+pub fn majority_vote(vectors: &[&[f32]], out: &mut [f32]) {
+    for (k, out) in out.iter_mut().enumerate() {
+        let negative = vectors.iter().filter(|vector| vector[k] < 0.0).count();
+        *out = if 2 * negative > vectors.len() { -1.0 } else { 1.0 };
+    }
+}

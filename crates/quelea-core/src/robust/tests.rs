@@ -237,3 +237,23 @@ fn vectors_that_are_not_finite_count_as_infinitely_far() {
 fn more_than_a_minority_is_never_tolerated() {
     assert_eq!([1, 2, 3, 10].map(|n| tolerated(4, n)), [0, 0, 1, 4]);
 }
+
+#[test]
+fn a_majority_decides_every_sign_and_a_tie_is_positive() {
+    let vectors =
+        [vec![1.0, -2.0, 0.0, -5.0], vec![-3.0, -0.1, -0.0, 5.0], vec![9.0, 4.0, f32::NAN, -1e-30]];
+    assert_eq!(run(&vectors, majority_vote), [1.0, -1.0, 1.0, -1.0]);
+    assert_eq!(run(&vectors[..2], majority_vote), [1.0, -1.0, 1.0, 1.0]);
+}
+
+#[test]
+fn no_minority_turns_a_vote_where_all_others_agree_and_every_majority_does() {
+    for n in 1..=9 {
+        for bad in 0..=n {
+            let vectors: Vec<Vec<f32>> =
+                (0..n).map(|i| if i < bad { vec![1e30] } else { vec![-1e-30] }).collect();
+            let turned = run(&vectors, majority_vote) == [1.0];
+            assert_eq!(turned, 2 * bad >= n, "{bad} of {n}");
+        }
+    }
+}

@@ -1,7 +1,15 @@
-//! Hops of powers of two: all at once, one a round, and the bipartite variant.
+//! Hops of powers: all at once, one a round, in both directions, and the bipartite variant.
 
 use super::weights::{graph, hops, metropolis};
 use super::{Schedule, TopologyError, TopologyRequest};
+use crate::options::{OptionKind, OptionSpec};
+
+/// The options of `symmetric-exponential`.
+pub(super) const SYMMETRIC_KEYS: &[OptionSpec] = &[OptionSpec {
+    name: "base",
+    kind: OptionKind::Whole { default: 4, min: 2, max: 1 << 20 },
+    help: "neighbours are 1, base, base^2, … workers away in both directions",
+}];
 
 /// `i` sends to `i + 2^k mod n` for every `k < m = ⌈log₂ n⌉`, all weights `1/(m+1)`.
 pub(super) fn all_hops(request: &TopologyRequest) -> Result<Schedule, TopologyError> {
@@ -16,6 +24,18 @@ pub(super) fn one_hop(request: &TopologyRequest) -> Result<Schedule, TopologyErr
         return all_hops(request);
     }
     Ok(Schedule::periodic(powers(n).iter().map(|hop| hops(n, &[*hop])).collect()))
+}
+
+/// `i ↔ i ± b^k` for every `b^k ≤ n/2`. Every worker has the same number of neighbours, so that
+/// Metropolis weights are all equal.
+pub(super) fn symmetric(request: &TopologyRequest) -> Result<Schedule, TopologyError> {
+    let (n, base) = (request.hosts.len(), request.options.whole("base") as usize);
+    let offsets = || {
+        let powers = std::iter::successors(Some(1usize), |power| power.checked_mul(base));
+        powers.take_while(|offset| *offset <= n / 2)
+    };
+    let edges = (0..n).flat_map(|i| offsets().map(move |offset| (i, (i + offset) % n)));
+    Ok(Schedule::fixed(metropolis(&graph(n, edges))))
 }
 
 /// `i ↔ i ± 1` and `i ↔ i ± (1 + 2^k)` for `0 < k < m`: odd offsets, so for even n every edge

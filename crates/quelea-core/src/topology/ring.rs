@@ -1,12 +1,19 @@
-//! The ring with both neighbours at once, and the ring in pairs.
+//! The ring with both neighbours at once, with one of them, and in pairs.
 
-use super::weights::{graph, groups, metropolis};
+use super::weights::{graph, groups, hops, metropolis};
 use super::{Schedule, TopologyError, TopologyRequest};
 
 /// A third each to oneself, left and right; halves if there are only two workers.
 pub(super) fn ring(request: &TopologyRequest) -> Result<Schedule, TopologyError> {
     let n = request.hosts.len();
     Ok(Schedule::fixed(metropolis(&graph(n, (0..n).map(|i| (i, (i + 1) % n))))))
+}
+
+/// `i` sends to `i + 1 mod n`, weights one half.
+pub(super) fn directed(request: &TopologyRequest) -> Result<Schedule, TopologyError> {
+    let n = request.hosts.len();
+    let next: &[usize] = if n > 1 { &[1] } else { &[] };
+    Ok(Schedule::fixed(hops(n, next)))
 }
 
 /// Round `t` pairs `(t, t+1), (t+2, t+3), …` around the ring.

@@ -126,6 +126,49 @@ fn closed_forms_of_rho() {
 }
 
 #[test]
+fn a_directed_ring_contracts_by_the_cosine_of_half_a_hop() {
+    // W = (I + shift)/2 is normal, with eigenvalues (1 + e^(2πik/n))/2 of magnitude |cos(πk/n)|.
+    for n in 2..=40 {
+        let round = build("directed-ring", n).round(0);
+        let previous = |i: usize| (i + n - 1) % n;
+        assert!((0..n).all(|i| round.weight(i, i) == 0.5 && round.weight(i, previous(i)) == 0.5));
+        assert_near(rho("directed-ring", n), (TAU / 2.0 / n as f64).cos(), 1e-12);
+    }
+    let sent = &report(&build("directed-ring", 16)).rounds[0];
+    assert_eq!((sent.in_degree_max, sent.out_degree_max), (1, 1));
+}
+
+#[test]
+fn symmetric_exponential_graphs_have_the_spectrum_of_a_circulant() {
+    let entry = find("symmetric-exponential").unwrap();
+    for base in [2usize, 3, 4] {
+        for n in 2..=70usize {
+            let given = [("base".to_string(), Value::Number(base as f64))];
+            let options = Options::check(entry.meta.options, given).unwrap();
+            let hosts = vec![0; n];
+            let request = TopologyRequest { hosts: &hosts, seed: 1, options: &options, text: None };
+            let schedule = entry.build(&request).unwrap();
+            // As in the public code: worker j is a neighbour of 0 if min(j, n − j) is a power.
+            let is_power = |mut x: usize| {
+                while x % base == 0 {
+                    x /= base;
+                }
+                x == 1
+            };
+            let near: Vec<usize> = (1..n).filter(|j| is_power((*j).min(n - j))).collect();
+            assert_eq!(schedule.neighbours()[0], near, "{n}, base {base}");
+            let weight = 1.0 / (near.len() + 1) as f64;
+            let wave = |k: usize, j: usize| (TAU * (k * j) as f64 / n as f64).cos();
+            let mode = |k| weight * (1.0 + near.iter().map(|j| wave(k, *j)).sum::<f64>());
+            let expected = (1..n).map(|k| mode(k).abs()).fold(0.0, f64::max);
+            assert_near(report(&schedule).rho, expected, 1e-9);
+        }
+    }
+    let degree = |name: &str| report(&build(name, 64)).rounds[0].out_degree_max;
+    assert_eq!((degree("symmetric-exponential"), degree("exponential")), (6, 6));
+}
+
+#[test]
 fn catalogue_values_of_rho() {
     let table = [
         ("exponential", 7, 0.3536),

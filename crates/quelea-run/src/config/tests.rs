@@ -89,7 +89,7 @@ const WRONG: &[(&str, &str)] = &[
     (
         "codec.name = \"f15\"",
         "`codec.name` = \"f15\": unknown name; did you mean \"f16\"? known are bf16, f16, f32, power-sgd, \
-         qsgd, random-k, sign, top-k",
+         qsgd, random-k, sign, tern-grad, top-k, unbiased-k",
     ),
     ("codec.share = 0.1", "`codec.share`"),
     ("task.partition = \"idd\"", "`task.partition` = \"idd\": must be one of iid, dirichlet"),

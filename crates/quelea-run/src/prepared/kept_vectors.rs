@@ -16,7 +16,7 @@ pub(super) fn kept(config: &Config, neighbours: usize, dimensions: usize) -> usi
         // Averages pass on what is rounded as it is.
         Codecs::All => usize::from(leaves_out && codec.entry.shape != CodecShape::Rounding),
         Codecs::Feedback => usize::from(leaves_out),
-        Codecs::Rounding(_) | Codecs::Exact(_) => 0,
+        Codecs::Signs | Codecs::Rounding(_) | Codecs::Exact(_) => 0,
     }
 }
 

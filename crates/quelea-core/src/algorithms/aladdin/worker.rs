@@ -2,7 +2,7 @@
 
 use super::{ACKNOWLEDGE, ANCHOR, MixOrder, PUSH};
 use crate::codec::{CodecShape, ErrorFeedback};
-use crate::contract::{Algorithm, Awaited, Context, Fact, Outbox, Piece};
+use crate::contract::{Algorithm, Awaited, Context, Fact, Mode, Outbox, Piece};
 use crate::message::{Message, Rank};
 use crate::options::Options;
 use crate::payload::Payload;
@@ -16,6 +16,8 @@ pub(super) struct Worker {
     order: MixOrder,
     gradients: bool,
     track_mean: bool,
+    /// The worker takes its own steps.
+    self_update: bool,
     /// Per piece.
     lanes: Vec<Lane>,
     /// Buckets that are not done with this step.
@@ -73,6 +75,7 @@ impl Worker {
             order: MixOrder::new(options),
             gradients: options.text("payload") == "gradient",
             track_mean: options.flag("track_mean"),
+            self_update: options.flag("self_update"),
             lanes: Vec::new(),
             remaining: 0,
             draining: false,
@@ -83,7 +86,8 @@ impl Worker {
         if self.gradients {
             self.fold_bucket(cx, b);
         }
-        cx.optimize(b, self.order.mode());
+        let mode = if self.self_update { self.order.mode() } else { Mode::Displace };
+        cx.optimize(b, mode);
     }
 
     /// Folds what `cx.grad` holds for bucket `b`: a gradient, or the displacement made of it.
@@ -189,6 +193,9 @@ impl Worker {
     fn mix_then_step(&mut self, cx: &mut Context<'_>, b: usize) {
         for piece in &cx.pieces[b] {
             self.mix(cx, piece);
+            if !self.self_update {
+                continue;
+            }
             let range = piece.range.clone();
             vector::axpy(-1.0, &cx.grad[range.clone()], &mut cx.params[range]);
         }

@@ -25,8 +25,9 @@ use crate::view::RowGroup;
 type SumKey = (u64, usize);
 
 /// The sums of the steps that are not over.
-#[derive(Default)]
 pub(super) struct GroupSums {
+    /// Workers mix once per this many steps.
+    every: u64,
     sums: BTreeMap<SumKey, GroupSum>,
     /// Posted, and not started.
     queued: VecDeque<SumKey>,
@@ -52,8 +53,8 @@ impl std::fmt::Debug for GroupSums {
 
 impl GroupSum {
     /// The sum over my group of `step`; none if there is no whole group.
-    fn new(outbox: &Outbox<'_>, kind: u8, (step, bucket): SumKey) -> Option<GroupSum> {
-        let row = outbox.view.row(step, outbox.rank);
+    fn new(outbox: &Outbox<'_>, every: u64, kind: u8, (step, bucket): SumKey) -> Option<GroupSum> {
+        let row = outbox.view.row_of_every(every, step, outbox.rank);
         let RowGroup::Whole(exchange) = row.group else { return None };
         let members: Vec<Rank> = row.incoming.iter().map(|(rank, _)| *rank).collect();
         let hosts = members.iter().map(|rank| outbox.view.hosts[rank.index()]).collect();
@@ -137,6 +138,11 @@ fn collective(exchange: GroupExchange, group: &Group) -> &'static collectives::E
 }
 
 impl GroupSums {
+    /// Of workers that mix once per `every` steps.
+    pub(super) fn of_every(every: u64) -> GroupSums {
+        GroupSums { every, sums: BTreeMap::new(), queued: VecDeque::new() }
+    }
+
     /// My vectors are ready: starts their sum, or lets it wait for those of earlier steps.
     pub(super) fn post(&mut self, outbox: &mut Outbox<'_>, message: Message) {
         let key = (message.step, message.bucket as usize);
@@ -186,7 +192,8 @@ impl GroupSums {
     /// Forgets the sums of groups that have lost a member; returns what I had put in. A sum that
     /// is complete here stays, and what I had put in is returned as well: others may lack it.
     pub(super) fn break_off(&mut self, outbox: &mut Outbox<'_>) -> Vec<Message> {
-        let is_broken = |step: u64| outbox.view.row(step, outbox.rank).group == RowGroup::Broken;
+        let row = |step: u64| outbox.view.row_of_every(self.every, step, outbox.rank);
+        let is_broken = |step: u64| row(step).group == RowGroup::Broken;
         let broken: Vec<SumKey> =
             self.sums.keys().copied().filter(|(step, _)| is_broken(*step)).collect();
         let mut posted = Vec::new();
@@ -210,7 +217,9 @@ impl GroupSums {
     fn sum(&mut self, outbox: &Outbox<'_>, kind: u8, key: SumKey) -> Option<&mut GroupSum> {
         match self.sums.entry(key) {
             Entry::Occupied(sum) => Some(sum.into_mut()),
-            Entry::Vacant(place) => Some(place.insert(GroupSum::new(outbox, kind, key)?)),
+            Entry::Vacant(place) => {
+                Some(place.insert(GroupSum::new(outbox, self.every, kind, key)?))
+            }
         }
     }
 

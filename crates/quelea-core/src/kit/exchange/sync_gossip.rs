@@ -53,11 +53,16 @@ pub struct SyncGossip<M> {
 impl<M: GossipMethod> SyncGossip<M> {
     /// The worker, for the table.
     pub fn boxed(method: M) -> Box<SyncGossip<M>> {
+        SyncGossip::boxed_of_every(1, method)
+    }
+
+    /// As [`boxed`](SyncGossip::boxed), of a method that exchanges once per `every` steps.
+    pub fn boxed_of_every(every: u64, method: M) -> Box<SyncGossip<M>> {
         let exchange = match M::GATHERS {
             Gathers::Means => Exchange::of_means(KIND),
             Gathers::Vectors => Exchange::default(),
         };
-        Box::new(SyncGossip { exchange, method })
+        Box::new(SyncGossip { exchange: exchange.every(every), method })
     }
 
     fn gather(&mut self, cx: &mut Context<'_>, b: usize) {
