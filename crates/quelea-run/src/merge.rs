@@ -29,7 +29,7 @@ use crate::recorder::BEST;
 
 use lines::MergedLines;
 use models::MergedModels;
-use parts::Part;
+use parts::RunPart;
 
 /// The longest summary that is read.
 const SUMMARY_BYTES: u64 = 64 << 20;
@@ -107,7 +107,7 @@ fn failed(path: &Path) -> impl FnOnce(io::Error) -> RunError + use<> {
 }
 
 /// Writes all files of the run into `folder`.
-fn fill(parts: &[Part], folder: &Path) -> Result<MergedRun, RunError> {
+fn fill(parts: &[RunPart], folder: &Path) -> Result<MergedRun, RunError> {
     let last = parts.last().expect("there are parts");
     let text = read_limited(&last.folder.join("summary.json"), SUMMARY_BYTES);
     let place = last.folder.join("summary.json");
@@ -139,7 +139,7 @@ fn fill(parts: &[Part], folder: &Path) -> Result<MergedRun, RunError> {
 }
 
 fn write_records(
-    parts: &[Part],
+    parts: &[RunPart],
     folder: &Path,
     curves: &mut Curves,
 ) -> Result<MergedLines, RunError> {

@@ -116,6 +116,24 @@ fn three_parts_are_merged_and_none_between_them_may_be_missing() {
 }
 
 #[test]
+fn what_a_coordinator_records_that_was_stopped_and_wakes_up_too_late_is_left_out() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let settings = task("algorithm.name=d-psgd", "workers=4", "steps=3000");
+    let (mut run, workers) = begun(folder.path(), &settings);
+    stop(run.id());
+    let rest = taken_over(folder.path(), 0);
+    until("rank 0 has taken over", || rest.join("part.json").exists());
+    signal("CONT", &[run.id()]);
+    assert_eq!(run.wait().expect("it ends").code(), Some(75));
+    until("the others have ended", || !workers.iter().any(|pid| lives(*pid)));
+    let (is_merged, said) = merge(folder.path(), &["run"]);
+    assert!(is_merged, "{said}");
+    let text = whole_lines(&folder.path().join("run-merged")).join("\n");
+    assert_eq!(text.matches("\"kind\":\"took_over\"").count(), 1);
+    assert_eq!(text.matches("\"kind\":\"lost\"").count(), 0, "nobody was lost");
+}
+
+#[test]
 fn folders_that_are_not_the_parts_of_one_run_are_refused_with_a_reason() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     killed_run(folder.path(), "steps=1000");

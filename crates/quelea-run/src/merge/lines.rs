@@ -9,7 +9,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::failed;
-use super::parts::Part;
+use super::parts::RunPart;
 use crate::checkpoint::BestModel;
 use crate::error::{RequestError, RunError};
 use crate::files::limited::{LINE_BYTES, LimitedLines};
@@ -17,6 +17,9 @@ use crate::files::plots::Curves;
 
 /// What a process records of the others because it controls the run: after its term it knows nothing of them.
 const OF_CONTROLLER: [&str; 4] = ["lost", "left", "joined", "view"];
+
+/// Takes a record, with its line.
+type TakeLine<'a> = &'a mut dyn FnMut(Line, &[u8]) -> Result<(), RunError>;
 
 /// What became of the records.
 #[derive(Debug, Default)]
@@ -63,7 +66,7 @@ fn digest(line: &[u8]) -> [u8; 16] {
 
 /// Writes the records of all parts to `out`.
 pub(super) fn merge(
-    parts: &[Part],
+    parts: &[RunPart],
     out: &mut impl Write,
     curves: &mut Curves,
 ) -> Result<MergedLines, RunError> {
@@ -87,7 +90,7 @@ pub(super) fn merge(
 }
 
 /// When the process of this part took over, by its records.
-fn taken_over_at(part: &Part) -> Result<Option<f64>, RunError> {
+fn taken_over_at(part: &RunPart) -> Result<Option<f64>, RunError> {
     let mut at = None;
     let mut current = CurrentPart::of(part);
     current.read(&mut |line, _| {
@@ -114,7 +117,7 @@ impl EarlierParts {
     /// The line, unless it was in an earlier part.
     fn admit(
         &mut self,
-        part: &Part,
+        part: &RunPart,
         line: Line,
         bytes: &[u8],
         merged: &mut MergedLines,
@@ -154,7 +157,7 @@ impl EarlierParts {
 
 /// The part that is being read.
 struct CurrentPart<'a> {
-    part: &'a Part,
+    part: &'a RunPart,
     /// When the next process took over, if one did.
     end: Option<f64>,
     best: Option<BestModel>,
@@ -162,15 +165,12 @@ struct CurrentPart<'a> {
 }
 
 impl<'a> CurrentPart<'a> {
-    fn of(part: &'a Part) -> CurrentPart<'a> {
+    fn of(part: &'a RunPart) -> CurrentPart<'a> {
         CurrentPart { part, end: None, best: None, notes: Vec::new() }
     }
 
     /// Hands on every record that counts.
-    fn read(
-        &mut self,
-        take: &mut dyn FnMut(Line, &[u8]) -> Result<(), RunError>,
-    ) -> Result<(), RunError> {
+    fn read(&mut self, take: TakeLine<'_>) -> Result<(), RunError> {
         let Some(path) = &self.part.records else {
             let folder = self.part.folder.display();
             self.notes.push(format!("{folder} has no records"));

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use super::lines::MergedLines;
-use super::parts::Part;
+use super::parts::RunPart;
 use super::{copy, failed, has_best};
 use crate::checkpoint::{self, BestModel, read};
 use crate::error::RunError;
@@ -23,7 +23,7 @@ pub(super) struct MergedModels {
 
 /// Copies the checkpoints of all parts into `folder`, and the best model.
 pub(super) fn take(
-    parts: &[Part],
+    parts: &[RunPart],
     summary: &Summary,
     lines: &MergedLines,
     folder: &Path,
@@ -66,7 +66,7 @@ impl MergedModels {
     /// Copies the checkpoints of a part that are whole and of this run; the best model that the newest one names.
     fn take_checkpoints(
         &mut self,
-        part: &Part,
+        part: &RunPart,
         summary: &Summary,
         folder: &Path,
     ) -> Result<Option<BestModel>, RunError> {

@@ -10,7 +10,7 @@ use crate::files::part_note::{PartNote, TAKEN_OVER, controller_words};
 
 /// A part of a run.
 #[derive(Clone, Debug)]
-pub(super) struct Part {
+pub(super) struct RunPart {
     pub(super) folder: PathBuf,
     pub(super) note: PartNote,
     /// Its records; a process that was killed early has none.
@@ -18,7 +18,7 @@ pub(super) struct Part {
 }
 
 /// All parts of the run in `run`, in order: those below it, and the named ones.
-pub(super) fn find(run: &Path, others: &[PathBuf]) -> Result<Vec<Part>, RequestError> {
+pub(super) fn find(run: &Path, others: &[PathBuf]) -> Result<Vec<RunPart>, RequestError> {
     let mut folders: Vec<PathBuf> = Vec::new();
     let below = if run.is_dir() { below(run)? } else { Vec::new() };
     for folder in [run.to_path_buf()].into_iter().chain(below).chain(others.iter().cloned()) {
@@ -28,7 +28,7 @@ pub(super) fn find(run: &Path, others: &[PathBuf]) -> Result<Vec<Part>, RequestE
             folders.push(folder);
         }
     }
-    let parts: Vec<Part> = folders.into_iter().map(open).collect::<Result<_, _>>()?;
+    let parts: Vec<RunPart> = folders.into_iter().map(open).collect::<Result<_, _>>()?;
     let parts = in_order(parts)?;
     check_end(&parts)?;
     Ok(parts)
@@ -50,7 +50,7 @@ fn below(run: &Path) -> Result<Vec<PathBuf>, RequestError> {
     Ok(found)
 }
 
-fn open(folder: PathBuf) -> Result<Part, RequestError> {
+fn open(folder: PathBuf) -> Result<RunPart, RequestError> {
     if !folder.is_dir() {
         return Err(RequestError::file(folder, "is a file; a part of a run is a folder"));
     }
@@ -64,12 +64,12 @@ fn open(folder: PathBuf) -> Result<Part, RequestError> {
         return Err(RequestError::file(folder, "is still being written: the run has not ended"));
     }
     let records = records_of(&folder);
-    Ok(Part { folder, note, records })
+    Ok(RunPart { folder, note, records })
 }
 
 /// From the first part to the last, each after the one whose writer it names.
-fn in_order(mut parts: Vec<Part>) -> Result<Vec<Part>, RequestError> {
-    let shown = |part: &Part| part.folder.display().to_string();
+fn in_order(mut parts: Vec<RunPart>) -> Result<Vec<RunPart>, RequestError> {
+    let shown = |part: &RunPart| part.folder.display().to_string();
     let run = parts[0].note.run.clone();
     if let Some(other) = parts.iter().find(|part| part.note.run != run) {
         return Err(RequestError::Conflict(format!(
@@ -80,7 +80,7 @@ fn in_order(mut parts: Vec<Part>) -> Result<Vec<Part>, RequestError> {
         )));
     }
     for (place, part) in parts.iter().enumerate() {
-        let is_same = |other: &&Part| other.note.predecessor == part.note.predecessor;
+        let is_same = |other: &&RunPart| other.note.predecessor == part.note.predecessor;
         if let Some(other) = parts[..place].iter().find(is_same) {
             return Err(RequestError::Conflict(format!(
                 "{} and {} overlap: both follow on the same part of the run, or are copies of one",
@@ -98,7 +98,8 @@ fn in_order(mut parts: Vec<Part>) -> Result<Vec<Part>, RequestError> {
     let mut ordered = vec![parts.swap_remove(first)];
     while let Some(last) = ordered.last() {
         let writer = last.note.controller;
-        let follows = |part: &Part| part.note.predecessor.is_some_and(|p| p.controller == writer);
+        let follows =
+            |part: &RunPart| part.note.predecessor.is_some_and(|p| p.controller == writer);
         let Some(next) = parts.iter().position(follows) else { break };
         ordered.push(parts.swap_remove(next));
     }
@@ -112,9 +113,9 @@ fn in_order(mut parts: Vec<Part>) -> Result<Vec<Part>, RequestError> {
 }
 
 /// The run has come to its end, in the last part only.
-fn check_end(parts: &[Part]) -> Result<(), RequestError> {
+fn check_end(parts: &[RunPart]) -> Result<(), RequestError> {
     let (last, before) = parts.split_last().expect("there is a first part");
-    let has_end = |part: &Part| part.folder.join(FINAL).is_file();
+    let has_end = |part: &RunPart| part.folder.join(FINAL).is_file();
     let shown = last.folder.display();
     if let Some(part) = before.iter().find(|part| has_end(part)) {
         return Err(RequestError::Conflict(format!(
