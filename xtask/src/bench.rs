@@ -11,11 +11,11 @@
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::{
-    accuracy, cargo, compile, environment, groups, network, output, peers, python, reality,
+    accuracy, cargo, compile, environment, groups, network, output, peers, python, reality, survive,
 };
 
 /// One program that measures.
@@ -82,6 +82,10 @@ const BENCHES: &[Bench] = &[
 /// Measures the stream encrypted and with its messages inspected, instead of against a bare socket; and runs
 /// quelea's side of the comparison with peers over TLS.
 const TLS: &str = "--tls";
+/// How many kills each contestant of `survive` gets.
+const KILLS: &str = "--kills";
+/// Contestants of `survive`, by a part of their names; may be given several times.
+const ONLY: &str = "--only";
 const HANDOFF: &str = "handoff";
 const HANDOFF_WHAT: &str =
     "what ALADDIN takes a worker per step beside computing; the ratio is to computing";
@@ -123,6 +127,7 @@ fn list() {
     println!("{:8} {}", groups::NAME, groups::WHAT);
     println!("{:8} {}", accuracy::NAME, accuracy::WHAT);
     println!("{EVENTS:8} {EVENTS_WHAT}");
+    println!("{:8} {}; {KILLS}=N, {ONLY}=NAME", survive::NAME, survive::WHAT);
     println!("{:8} {}; parts: peers-{}", peers::NAME, peers::WHAT, peers::PARTS.join(", peers-"));
 }
 
@@ -137,14 +142,11 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     if flags.iter().any(|flag| *flag == "--torch") {
         environment::provide()?;
     }
-    let known_flags = ["--keep", "--torch", TLS];
-    if let Some(flag) = flags.iter().find(|flag| !known_flags.contains(&flag.as_str())) {
-        bail!("unknown option `{flag}`; there are --keep, --torch, {TLS} and --list");
-    }
+    check_flags(&flags)?;
     let tls = flags.iter().any(|flag| *flag == TLS);
     for name in &names {
-        let known = [REALITY, HANDOFF, EVENTS, groups::NAME, accuracy::NAME, compile::NAME]
-            .contains(&name.as_str())
+        let others = [groups::NAME, accuracy::NAME, compile::NAME, survive::NAME];
+        let known = [REALITY, HANDOFF, EVENTS].iter().chain(&others).any(|known| known == name)
             || !peer_parts(&[name]).is_empty();
         if !known && !BENCHES.iter().any(|bench| bench.name == *name) {
             bail!("no benchmark `{name}`; `cargo xtask bench --list` shows all");
@@ -175,11 +177,24 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     }
     rows.extend(measure_events(&names)?);
     rows.extend(measure_accuracy(&names)?);
+    rows.extend(measure_survival(&names, &flags)?);
     let wire = if tls { peers::Wire::Tls } else { peers::Wire::Plain };
     rows.extend(measure_peers(&names, wire)?);
     table(&rows);
     if keep {
         self::keep(rows)?;
+    }
+    Ok(())
+}
+
+/// Refuses options that there are not.
+fn check_flags(flags: &[&String]) -> Result<()> {
+    let known_flags = ["--keep", "--torch", TLS, KILLS, ONLY];
+    let key = |flag: &str| flag.split('=').next().unwrap_or_default().to_string();
+    if let Some(flag) = flags.iter().find(|flag| !known_flags.contains(&key(flag).as_str())) {
+        bail!(
+            "unknown option `{flag}`; there are --keep, --torch, {TLS}, {KILLS}=N, {ONLY}=NAME and --list"
+        );
     }
     Ok(())
 }
@@ -234,6 +249,23 @@ fn measure_accuracy(names: &[&String]) -> Result<Vec<Value>> {
     let mut rows = accuracy::measure()?;
     rows.iter_mut().for_each(|row| row["bench"] = Value::from(accuracy::NAME));
     Ok(rows)
+}
+
+/// Takes half an hour and peers from PyPI: only if it is named.
+fn measure_survival(names: &[&String], flags: &[&String]) -> Result<Vec<Value>> {
+    if !names.iter().any(|name| *name == survive::NAME) {
+        return Ok(Vec::new());
+    }
+    println!("{}: {} …", survive::NAME, survive::WHAT);
+    let values = |key: &str| -> Vec<String> {
+        let of_key = flags.iter().filter_map(|flag| flag.strip_prefix(key)?.strip_prefix('='));
+        of_key.map(str::to_string).collect()
+    };
+    let kills = match values(KILLS).last() {
+        Some(given) => given.parse().with_context(|| format!("{KILLS}={given}"))?,
+        None => survive::KILLS,
+    };
+    Ok(named(survive::NAME, survive::measure(kills, &values(ONLY))?))
 }
 
 fn measure_peers(names: &[&String], wire: peers::Wire) -> Result<Vec<Value>> {

@@ -6,6 +6,7 @@ mod failures;
 mod knobs;
 mod lists;
 mod readme;
+mod survivors;
 mod typed;
 
 use std::fmt::Write as _;
@@ -36,6 +37,9 @@ pub(crate) fn run() -> Result<()> {
     let file = root().join("README.md");
     let page = with_table(&fs::read_to_string(&file)?, readme::MARK, &readme::numbers(&kept)?)?;
     write(&file, &page)?;
+    let file = page_file(survivors::PAGE);
+    let table = survivors::table(&kept);
+    write(&file, &with_table(&fs::read_to_string(&file)?, survivors::MARK, &table)?)?;
     lists::check()
 }
 

@@ -201,6 +201,60 @@ pub(crate) fn frameworks(python: &Path) -> Result<PathBuf> {
     provide_named(python, "transformers-5.22.2+lightning-2.6.6", FRAMEWORKS)
 }
 
+/// The peers that survive a lost process, and what they need beside an environment that has PyTorch.
+const SURVIVORS: &[&str] = &[
+    "annotated-types",
+    "base58",
+    "blake3",
+    "certifi",
+    "cffi",
+    "charset-normalizer",
+    "ConfigArgParse",
+    "cryptography",
+    "googleapis-common-protos",
+    "grpcio",
+    "grpcio-tools",
+    "hivemind==1.1.12",
+    "idna",
+    "mmh3",
+    "morphys",
+    "msgpack",
+    "netaddr",
+    "opentelemetry-api",
+    "opentelemetry-exporter-http-transport",
+    "opentelemetry-exporter-otlp-common",
+    "opentelemetry-exporter-otlp-proto-common",
+    "opentelemetry-exporter-otlp-proto-http",
+    "opentelemetry-proto",
+    "opentelemetry-sdk",
+    "opentelemetry-semantic-conventions",
+    "prefetch_generator",
+    "protobuf",
+    "py-cid",
+    "py-multibase",
+    "py-multicodec",
+    "py-multihash",
+    "pycparser",
+    "pydantic-core==2.50.4",
+    "pydantic==2.14.3",
+    "python-baseconv",
+    "PyYAML",
+    "requests",
+    "scipy",
+    "six",
+    "sortedcontainers",
+    "torchft==0.2.0",
+    "typing-inspection",
+    "urllib3",
+    "uvloop",
+    "varint",
+];
+
+/// Provides torchft and hivemind beside the environment of this interpreter: what goes into the path.
+pub(crate) fn survivors(python: &Path) -> Result<PathBuf> {
+    provide_named(python, "torchft-0.2.0+hivemind-1.1.12", SURVIVORS)
+}
+
 /// Installs; if this process is killed meanwhile, the installer holds the lock until it has ended.
 fn pip_install(
     python: &Path,

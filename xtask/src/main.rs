@@ -23,6 +23,7 @@ mod reality;
 mod rules;
 mod sanitize;
 mod slurm;
+mod survive;
 mod test;
 mod tidy;
 mod tutorials;

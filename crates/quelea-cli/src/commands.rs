@@ -10,6 +10,7 @@ mod join;
 mod launch;
 mod list;
 mod man;
+mod merge;
 mod page;
 mod plan;
 mod probe;
@@ -46,6 +47,7 @@ pub const COMMANDS: &[CommandSpec] = &[
     page::COMMAND,
     top::COMMAND,
     report::COMMAND,
+    merge::COMMAND,
     topology::COMMAND,
     list::COMMAND,
     data::COMMAND,

@@ -2,6 +2,9 @@
 //! left, and finishes the run.
 #![cfg(unix)]
 
+#[path = "takeover/merging.rs"]
+mod merging;
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};

@@ -10,6 +10,8 @@ use crate::error::NetError;
 pub struct TakeOver {
     /// Its rank.
     pub rank: u32,
+    /// The rank in whose process the run was controlled before; nobody's, if that process had no worker.
+    pub before: Option<u32>,
     /// All changes of membership until now.
     pub changes: Vec<ViewChange>,
     /// Where the coordinator was that the run began with.

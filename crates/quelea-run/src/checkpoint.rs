@@ -30,6 +30,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use self::membership::{SavedChange, SavedDeparture};
+use crate::files::limited::read_limited;
 use crate::prepared::PreparedRun;
 
 /// The folder of checkpoints in a run's folder.
@@ -171,8 +172,20 @@ fn is_zero(number: &usize) -> bool {
     *number == 0
 }
 
+/// The files of the checkpoint in this folder: its sums, and those that they are of. Other names are left out.
+pub(crate) fn file_names(folder: &Path) -> std::io::Result<Vec<String>> {
+    let sums = read_limited(&folder.join(SUMS), read::TEXT_BYTES)?;
+    let sums = String::from_utf8_lossy(&sums).into_owned();
+    let listed = sums.lines().filter_map(|line| line.split_once("  ")).map(|(_, name)| name);
+    let is_own = |name: &&str| {
+        let rank = name.strip_prefix("rank-").and_then(|rest| rest.strip_suffix(".safetensors"));
+        *name == MANIFEST || rank.is_some_and(|rank| rank.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    Ok(listed.filter(is_own).chain([SUMS]).map(str::to_string).collect())
+}
+
 /// The name of the folder of a checkpoint.
-fn name(step: u64) -> String {
+pub(crate) fn name(step: u64) -> String {
     format!("step-{step}")
 }
 

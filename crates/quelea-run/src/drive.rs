@@ -25,6 +25,8 @@ use quelea_record::{
 };
 
 use crate::error::RunError;
+use crate::files::directory::Directory;
+use crate::files::part_note::{PartNote, RunId};
 use crate::files::summary::ClockKind;
 use crate::prepared::PreparedRun;
 use crate::recorder::RunRecorder;
@@ -120,15 +122,47 @@ impl OpenRendezvous {
     ) -> Driven {
         let hosted = Hosted { workers: here.to_vec() };
         let gradients = slowed(prepared);
+        let run = RunId::random();
+        let first = FirstPart::begin(prepared, recorder.directory(), &run, here);
         let mut host = JoinObserver { recorder, gathering };
         let coordinator = self.coordinator.resume_from(Arc::clone(&prepared.start));
         let coordinator = coordinator
             .on_loss(prepared.loss_policy())
             .silence(prepared.silence_limits())
             .transport(prepared.config.transport);
-        let outcome =
-            coordinator.run(prepared.job(), &prepared.setup, &gradients, &hosted, &mut host)?;
-        Ok((ClockKind::Real, outcome))
+        let job = run.name_job(&prepared.job());
+        let ended = coordinator.run(job, &prepared.setup, &gradients, &hosted, &mut host);
+        let ended = ended.map_err(RunError::from);
+        if !ended.as_ref().is_err_and(RunError::is_missing_quorum) {
+            first.end();
+        }
+        Ok((ClockKind::Real, ended?))
+    }
+}
+
+/// The folder of a run whose rest may be written elsewhere.
+struct FirstPart<'a> {
+    directory: Option<&'a Directory>,
+}
+
+impl<'a> FirstPart<'a> {
+    /// Says in the folder which run it is, where another process can take over.
+    fn begin(
+        prepared: &PreparedRun,
+        directory: &'a Directory,
+        run: &RunId,
+        here: &[u32],
+    ) -> FirstPart<'a> {
+        let survives = prepared.setup.takeover_refusal().is_none();
+        let note = PartNote::new(run.clone(), here.first().copied(), None);
+        // Without it the parts cannot be merged; the run itself does not need it.
+        let is_written = survives && note.write(directory).is_ok();
+        FirstPart { directory: is_written.then_some(directory) }
+    }
+
+    /// The run has ended here, well or not: there are no other parts.
+    fn end(self) {
+        self.directory.iter().for_each(|directory| PartNote::remove(directory.path()));
     }
 }
 
@@ -299,7 +333,10 @@ fn take_part(
     enter: impl FnOnce(&NetOptions, &mut BuildRun<'_>, &mut dyn Heir) -> Result<(), NetError>,
 ) -> Result<(), RunError> {
     let built = RefCell::new(None);
+    let run = RefCell::new(None);
     let mut build = |job: &[u8]| -> Result<(RunSpec, Gradients), JobError> {
+        let (name, job) = RunId::split_job(job);
+        *run.borrow_mut() = name;
         let prepare = || {
             joining.data.iter().try_for_each(|folders| data_folders::check(job, folders))?;
             PreparedRun::from_job(registry, job)
@@ -312,7 +349,7 @@ fn take_part(
         *built.borrow_mut() = Some(prepared);
         Ok((setup, gradients))
     };
-    let mut heir = RunHeir { prepared: &built, joining, ended: None, kept: None };
+    let mut heir = RunHeir { prepared: &built, run: &run, joining, ended: None, kept: None };
     let joined = enter(&joining.options(), &mut build, &mut heir);
     match (heir.ended, heir.kept) {
         (Some(ended), _) => ended,

@@ -5,6 +5,7 @@ pub mod aborted;
 pub mod delivery;
 pub mod directory;
 pub mod limited;
+pub mod part_note;
 pub mod plots;
 pub mod read_records;
 pub mod records;

@@ -25,6 +25,7 @@
 //! | [`execute`] | runs a prepared run and writes its files |
 //! | [`recorder`] | the observer that records, evaluates and saves a run |
 //! | [`files`] | the run's directory and what is in it |
+//! | [`merge`] | the parts of a run that was taken over, in one folder |
 //! | [`trial`] | one timed run, a small vector standing for a large model |
 //! | [`error`] | why a request was refused, why a run failed |
 
@@ -37,6 +38,7 @@ pub mod evaluate;
 pub mod execute;
 pub mod files;
 pub mod memory;
+pub mod merge;
 pub mod prepared;
 pub mod recorder;
 pub mod tasks;

@@ -112,6 +112,11 @@ impl<'a> RunRecorder<'a> {
         self.directory.path()
     }
 
+    /// The same, to write more there.
+    pub(crate) fn directory(&self) -> &'a Directory {
+        self.directory
+    }
+
     /// The clock of the run is virtual: models are evaluated where they are shown.
     pub fn on_virtual_clock(&mut self) {
         self.background = None;

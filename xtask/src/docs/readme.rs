@@ -18,6 +18,11 @@ impl Kept {
         Ok(Kept { rows: serde_json::from_str(json)? })
     }
 
+    /// All rows of one bench.
+    pub(super) fn of_bench(&self, bench: &str) -> impl Iterator<Item = &Value> {
+        self.rows.iter().filter(move |row| row["bench"] == bench)
+    }
+
     /// A number of the row with this name.
     fn number(&self, name: &str, field: &str) -> Result<f64> {
         let row = self.rows.iter().find(|row| row["name"] == name);

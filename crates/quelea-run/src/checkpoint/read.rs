@@ -18,7 +18,7 @@ const STATE_VECTORS: u64 = 96;
 /// What all else in a rank's state may have, in bytes.
 const STATE_NUMBERS: u64 = 16 << 20;
 /// The longest manifest, and the longest list of sums.
-const TEXT_BYTES: u64 = 64 << 20;
+pub(super) const TEXT_BYTES: u64 = 64 << 20;
 
 /// A checkpoint that was found whole.
 #[derive(Clone, Debug)]
@@ -116,7 +116,7 @@ pub fn open(path: &Path) -> Result<Checkpoint, RequestError> {
 }
 
 /// The steps of the checkpoints in a folder, newest first.
-pub(super) fn steps(folder: &Path) -> std::io::Result<Vec<u64>> {
+pub(crate) fn steps(folder: &Path) -> std::io::Result<Vec<u64>> {
     let mut steps = Vec::new();
     for entry in fs::read_dir(folder)? {
         steps.extend(entry?.file_name().to_str().and_then(step_of));

@@ -12,6 +12,7 @@ use crate::error::RunError;
 use crate::execute::execute;
 use crate::files::aborted::{ABORTED, Salvaged};
 use crate::files::directory::Directory;
+use crate::files::part_note::{PartNote, Predecessor, RunId};
 use crate::files::summary::ClockKind;
 use crate::prepared::PreparedRun;
 
@@ -19,6 +20,8 @@ use crate::prepared::PreparedRun;
 pub(super) struct RunHeir<'a> {
     /// The run, once it was made from the coordinator's job.
     pub(super) prepared: &'a RefCell<Option<PreparedRun>>,
+    /// The name of the run, once its job has come.
+    pub(super) run: &'a RefCell<Option<RunId>>,
     pub(super) joining: &'a Joining,
     /// How the run has ended under this process, if it has taken over.
     pub(super) ended: Option<Result<(), RunError>>,
@@ -41,6 +44,11 @@ impl RunHeir<'_> {
         prepared.start = Arc::new(ResumePoint { changes, ..ResumePoint::default() });
         let directory = self.folder(&prepared)?;
         let told = self.sentence(taken, directory.path());
+        if let Some(run) = self.run.borrow_mut().take() {
+            let before = Predecessor { controller: taken.before };
+            // Without it the parts cannot be merged; the run itself does not need it.
+            let _ = PartNote::new(run, Some(taken.rank), Some(before)).write(&directory);
+        }
         if let Some(tell) = self.joining.took_over {
             tell(&told);
         }
@@ -61,7 +69,8 @@ impl RunHeir<'_> {
         let (rank, here) = (taken.rank, here.display());
         format!(
             "the coordinator was lost, and the process of rank {rank} controls the run: what was \
-             recorded before is {before}, the rest and the final model are in {here}"
+             recorded before is {before}, the rest and the final model are in {here}; `quelea merge` \
+             makes one folder of them"
         )
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use quelea_control::{Command, Inheritance, LossPolicy, RankEvent};
+use quelea_control::{Command, Inheritance, LossPolicy, NO_RANK, RankEvent};
 use quelea_record::{Observer, SalvagedModel};
 
 use super::Survivor;
@@ -40,6 +40,7 @@ impl Survivor<'_> {
         context.options.on_loss = LossPolicy::Continue { min_workers };
         let taken = TakeOver {
             rank: own,
+            before: Some(inheritance.before).filter(|rank| *rank != NO_RANK),
             changes: inheritance.changes(),
             coordinator: self.config.coordinator.clone(),
         };

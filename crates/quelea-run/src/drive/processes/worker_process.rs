@@ -13,6 +13,7 @@ use quelea_net::{WARNING_CHARS, shown};
 
 use super::super::program::restarted;
 use super::WAIT_SECONDS;
+use crate::files::part_note::TAKEN_OVER;
 
 /// As much as is kept of what a process said.
 const KEPT_BYTES: usize = 4096;
@@ -37,7 +38,7 @@ impl Starter {
         command.args(["join", &self.address.to_string(), "--rank", &rank.to_string(), "--quiet"]);
         command.args(["--wait", &WAIT_SECONDS.to_string(), "--with-parent"]);
         if let Some(folder) = &self.folder {
-            command.arg("--out").arg(folder.join(format!("taken-over-by-rank-{rank}")));
+            command.arg("--out").arg(folder.join(format!("{TAKEN_OVER}{rank}")));
         }
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|error| {
