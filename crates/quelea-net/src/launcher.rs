@@ -17,6 +17,8 @@ use variables::{LAUNCHERS, LauncherSign, Variables};
 
 /// The port of a rendezvous when only a host is given.
 pub const PORT: u16 = 29_470;
+/// What [`join`](crate::join()) takes where rank 0 sends its address over MPI.
+pub(crate) const OVER_MPI: &str = "mpi:";
 /// How many of the processes, the last ones, wait to take the place of others.
 const SPARES: &str = "QUELEA_SPARES";
 
@@ -51,6 +53,8 @@ pub enum Rendezvous {
     Address(String),
     /// Rank 0 leaves its address in this file.
     LocalFile(PathBuf),
+    /// Rank 0 sends its address as a message of MPI.
+    Mpi,
 }
 
 impl Rendezvous {
@@ -59,6 +63,7 @@ impl Rendezvous {
         match self {
             Rendezvous::Address(address) => address.clone(),
             Rendezvous::LocalFile(path) => format!("file:{}", path.display()),
+            Rendezvous::Mpi => OVER_MPI.to_string(),
         }
     }
 }
