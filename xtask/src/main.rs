@@ -15,6 +15,7 @@ mod guests;
 mod licences;
 mod links;
 mod markdown;
+mod mpi;
 mod network;
 mod papers;
 mod peers;
@@ -54,6 +55,8 @@ usage: cargo xtask COMMAND
   capture       what somebody between the machines can read of a run: with a secret, nothing
   sanitize      the tests of unsafe code under AddressSanitizer, ThreadSanitizer or valgrind; NAME…
   slurm         jobs in a real Slurm cluster on this machine, with a real time limit; some minutes
+  mpi           MPI as a transport, with the system's Open MPI: lints and tests; --bench times it beside
+                MPI_Allreduce
   python        the Python package's tests, with PyTorch; further words go to pytest
   wheel         the Python package as a file that pip installs, in target/wheels; --portable links it
                 for older versions of the C library
@@ -78,6 +81,7 @@ fn main() -> ExitCode {
         Some("capture") => capture::run(&words[1..]),
         Some("sanitize") => sanitize::run(&words[1..]),
         Some("slurm") => slurm::run(&words[1..]),
+        Some("mpi") => mpi::run(&words[1..]),
         Some("python") => python::run(&words[1..]),
         Some("wheel") => wheel::run(&words[1..]),
         Some("docs") => docs::run(),

@@ -118,8 +118,8 @@ fn python_environment() -> Result<PathBuf, String> {
 /// Programs of the system and the packages that have them.
 #[derive(Clone, Copy)]
 pub(crate) struct SystemPrograms {
-    programs: &'static [&'static str],
-    packages: &'static [&'static str],
+    pub(crate) programs: &'static [&'static str],
+    pub(crate) packages: &'static [&'static str],
 }
 
 /// A Slurm cluster.

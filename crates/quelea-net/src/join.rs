@@ -22,6 +22,7 @@ use crate::controller::Incoming;
 use crate::error::NetError;
 use crate::heartbeat::Heartbeats;
 use crate::heir::Heir;
+use crate::launcher;
 use crate::local_ranks::{LocalRanks, ProcessContext};
 use crate::measure::Prober;
 use crate::open_files::OpenFiles;
@@ -31,7 +32,7 @@ use crate::rendezvous::stand_by::SeatWish;
 use crate::rendezvous::worker_reader::EventLimits;
 use crate::rendezvous::{check, vector_lengths};
 use crate::transport::tcp::prepare;
-use crate::transport::{Doors, MeshPlan, RankLinks, TransportKind};
+use crate::transport::{Doors, MeshPlan, RankLinks, TransportKind, mpi};
 use crate::trust::{ControlStream, Credentials, LinkIdentity, RankKey};
 use asking::{Welcome, ask, synchronize};
 use command_reader::{CommandLine, CommandListener, coordinator_patience};
@@ -77,7 +78,8 @@ pub fn join(
     options: &NetOptions,
     build: &mut BuildRun<'_>,
 ) -> Result<(), NetError> {
-    join_through(addr, SeatWish::of(rank), options, build, Around { relay: &Direct, heir: None })
+    join_through(addr, SeatWish::of(rank), options, build, Around { relay: &Direct, heir: None })?;
+    finish(addr, options)
 }
 
 /// Waits at the coordinator as a spare until a worker is lost, and takes part in its place, as
@@ -102,7 +104,25 @@ pub fn join_as_heir(
     heir: &mut dyn Heir,
 ) -> Result<(), NetError> {
     let around = Around { relay: &Direct, heir: Some(heir) };
-    join_through(addr, SeatWish::of(rank), options, build, around)
+    join_through(addr, SeatWish::of(rank), options, build, around)?;
+    finish(addr, options)
+}
+
+/// Where the coordinator may be reached: one place, or those that it has sent over MPI.
+fn entrances(addr: &str, options: &NetOptions) -> Result<Vec<JoinTarget>, NetError> {
+    if addr != launcher::OVER_MPI {
+        return Ok(vec![JoinTarget::new(addr, options)?]);
+    }
+    let wait = Wait::new(options.connect_seconds, "where rank 0 listens");
+    mpi::hear_meeting(wait)?.iter().map(|place| JoinTarget::new(place, options)).collect()
+}
+
+/// The processes of an MPI job end together.
+fn finish(addr: &str, options: &NetOptions) -> Result<(), NetError> {
+    if addr != launcher::OVER_MPI {
+        return Ok(());
+    }
+    mpi::finish(Wait::new(options.drain_seconds, "all processes to end"))
 }
 
 /// What is around a rank of this process.
@@ -138,16 +158,20 @@ fn join_through(
     around: Around<'_>,
 ) -> Result<(), NetError> {
     let Around { relay, heir } = around;
-    let entrance = JoinTarget::new(addr, options)?;
-    let (stream, welcome) = ask(&entrance, wish, options)?;
-    let known = |_| entrance.address().to_string();
+    let is_mpi = addr == launcher::OVER_MPI;
+    let (stream, welcome) = ask(&entrances(addr, options)?, wish, options)?;
+    let known = |_| addr.to_string();
     let address = stream.peer_addr().map_or_else(known, |peer| peer.to_string());
     let gone = |error: PacketError| NetError::LostCoordinator {
         address: address.clone(),
         reason: error.to_string(),
     };
     let Welcome { run, rank, open, timeline, late, shares, job } = welcome;
-    let kind = if shares { options.transport } else { TransportKind::Tcp };
+    let kind = match options.transport {
+        _ if is_mpi => TransportKind::Mpi,
+        kind if shares => kind,
+        _ => TransportKind::Tcp,
+    };
     prepare(stream.socket(), options.connect_seconds).map_err(|error| gone(error.into()))?;
     let (setup, gradients) = build_checked(build, &job, &stream)?;
     check_rank(rank, setup.seats(), &address)?;

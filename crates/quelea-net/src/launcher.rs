@@ -1,4 +1,4 @@
-//! What a launcher (`mpirun`, `srun`, `torchrun`, Kubernetes) says in the environment.
+//! What a launcher (`mpirun`, `srun`, `torchrun`, `flux run`, Kubernetes, …) says in the environment.
 //!
 //! A launcher tells every process its rank and how many there are. Where it also tells where
 //! rank 0 is, the others go there; where it does not (`mpirun` on one machine), rank 0 leaves its
@@ -6,6 +6,9 @@
 
 mod address_file;
 mod host_list;
+mod places;
+#[cfg(test)]
+mod schedulers;
 mod variables;
 
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -13,10 +16,12 @@ use std::path::PathBuf;
 
 pub(crate) use address_file::{PublishedAddress, resolve};
 pub use host_list::{HostListError, expand_hosts};
-use variables::{LAUNCHERS, LauncherSign, Variables};
+use variables::{LAUNCHERS, LauncherSign, Numbering, Variables};
 
 /// The port of a rendezvous when only a host is given.
 pub const PORT: u16 = 29_470;
+/// What [`join`](crate::join()) takes where rank 0 sends its address over MPI.
+pub(crate) const OVER_MPI: &str = "mpi:";
 /// How many of the processes, the last ones, wait to take the place of others.
 const SPARES: &str = "QUELEA_SPARES";
 
@@ -51,6 +56,8 @@ pub enum Rendezvous {
     Address(String),
     /// Rank 0 leaves its address in this file.
     LocalFile(PathBuf),
+    /// Rank 0 sends its address as a message of MPI.
+    Mpi,
 }
 
 impl Rendezvous {
@@ -59,6 +66,7 @@ impl Rendezvous {
         match self {
             Rendezvous::Address(address) => address.clone(),
             Rendezvous::LocalFile(path) => format!("file:{}", path.display()),
+            Rendezvous::Mpi => OVER_MPI.to_string(),
         }
     }
 }
@@ -106,20 +114,22 @@ impl Environment<'_> {
 
     fn shows(&self, variables: &Variables) -> bool {
         let has = |name| self.get(name).is_some();
+        // Torque describes the script of a job like the tasks that it starts: as the first of all.
+        let is = |name, value| self.get(name).as_deref() == Some(value);
+        let is_script = variables.rank == "PBS_VNODENUM" && is("PBS_VNODENUM", "0");
+        if is_script && is("PBS_TASKNUM", "1") {
+            return false;
+        }
         has(variables.rank) && (variables.sign == LauncherSign::Rank || has(variables.world))
     }
 
     fn read(&self, variables: &Variables) -> Result<Launched, LauncherError> {
         let launcher = variables.launcher;
         let world = self.number(launcher, variables.world)?;
-        let rank = self.number(launcher, variables.rank)?;
         if world == 0 {
             return Err(self.refusal(launcher, variables.world, "must be at least 1"));
         }
-        if rank >= world {
-            let problem = format!("must be below {}={world}", variables.world);
-            return Err(self.refusal(launcher, variables.rank, problem));
-        }
+        let rank = self.rank(variables, world)?;
         let local = |name: &str| self.get(name)?.parse::<u32>().ok();
         let spares = self.spares(launcher, world)?;
         Ok(Launched {
@@ -128,12 +138,39 @@ impl Environment<'_> {
             // Whoever is alone meets nobody.
             rendezvous: match world {
                 1 => Rendezvous::Address("127.0.0.1:0".to_string()),
-                _ => self.meeting(variables)?,
+                _ => self.meeting(variables, rank)?,
             },
             local_rank: local(variables.local_rank),
             local_size: local(variables.local_size),
             launcher,
         })
+    }
+
+    /// The rank of this process among `world`.
+    fn rank(&self, variables: &Variables, world: u32) -> Result<u32, LauncherError> {
+        let launcher = variables.launcher;
+        let number = self.number(launcher, variables.rank)?;
+        let refuse = |variable, problem: String| Err(self.refusal(launcher, variable, problem));
+        match variables.numbering {
+            Numbering::FromOne if number == 0 || number > world => {
+                let problem = format!("must be from 1 to {}={world}", variables.world);
+                refuse(variables.rank, problem)
+            }
+            Numbering::FromOne => Ok(number - 1),
+            _ if number >= world => {
+                let problem = format!("must be below {}={world}", variables.world);
+                refuse(variables.rank, problem)
+            }
+            Numbering::FromZero => Ok(number),
+            Numbering::Around(main) => match self.number(launcher, main)? {
+                first if first >= world => {
+                    refuse(main, format!("must be below {}={world}", variables.world))
+                }
+                first if number == first => Ok(0),
+                first if number == 0 => Ok(first),
+                _ => Ok(number),
+            },
+        }
     }
 
     /// How many of so many processes are spares.
@@ -167,7 +204,7 @@ impl Environment<'_> {
         LauncherError { launcher, variable, value: self.get(variable), problem: problem.into() }
     }
 
-    fn meeting(&self, variables: &Variables) -> Result<Rendezvous, LauncherError> {
+    fn meeting(&self, variables: &Variables, rank: u32) -> Result<Rendezvous, LauncherError> {
         let launcher = variables.launcher;
         if let Some(address) = self.get("QUELEA_RENDEZVOUS") {
             let refuse = || {
@@ -192,34 +229,12 @@ impl Environment<'_> {
             let host = if is_local { "127.0.0.1" } else { &host };
             return Ok(Rendezvous::Address(format!("{host}:{port}")));
         }
-        let found = match launcher {
-            "Slurm" => self.slurm_meeting(),
-            _ => variables.job.iter().find_map(|name| {
-                Some(Rendezvous::LocalFile(meeting_file(launcher, &self.get(name)?)))
-            }),
-        };
+        let found = self.found_place(variables, rank);
         found.ok_or_else(|| {
             let problem = "the processes do not know where to meet; set \
                            QUELEA_RENDEZVOUS=HOST:PORT for all, with the host of rank 0";
             self.refusal(launcher, "QUELEA_RENDEZVOUS", problem)
         })
-    }
-
-    /// With several nodes the first one's name is known; its tasks all find it there.
-    fn slurm_meeting(&self) -> Option<Rendezvous> {
-        let get = |name| self.get(name);
-        let job = get("SLURM_JOB_ID")?;
-        if get("SLURM_JOB_NUM_NODES").or_else(|| get("SLURM_NNODES")).as_deref() == Some("1") {
-            let step = get("SLURM_STEP_ID").unwrap_or_default();
-            return Some(Rendezvous::LocalFile(meeting_file("Slurm", &format!("{job}.{step}"))));
-        }
-        let list = get("SLURM_STEP_NODELIST").or_else(|| get("SLURM_JOB_NODELIST"));
-        let first = |list: String| expand_hosts(&list).ok()?.into_iter().next();
-        let host = list.and_then(first).or_else(|| get("SLURM_LAUNCH_NODE_IPADDR"))?;
-        let number: u32 = job.parse().unwrap_or(0);
-        // Two jobs on one node must not meet at the same port.
-        let port = PORT + (number % 1000) as u16;
-        Some(Rendezvous::Address(format!("{host}:{port}")))
     }
 
     /// Our own variables are meant for us: without a rank they are half of a launch.

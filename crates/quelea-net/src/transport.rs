@@ -15,12 +15,18 @@
 //! | `tcp` | TCP: sockets, and connecting every rank with every other |
 //! | `tls` | the same sockets, encrypted and with both ends authenticated |
 //! | `shared_memory` | processes of one machine: frames in shared pages, vectors read in place |
+//! | `mpi` | processes of one MPI job: frames as its messages (feature `mpi`) |
 //! | `in_process` | ranks of one process, which share message memory and send no bytes |
 //! | `doors` | how workers that join a run that has begun reach its ranks |
 //! | `order` | the order of frames over all links of a rank |
 
 mod doors;
 pub(crate) mod in_process;
+#[cfg(feature = "mpi")]
+pub(crate) mod mpi;
+#[cfg(not(feature = "mpi"))]
+#[path = "transport/without_mpi.rs"]
+pub(crate) mod mpi;
 mod order;
 pub(crate) mod shared_memory;
 mod stream;
@@ -248,18 +254,28 @@ pub enum TransportKind {
     Auto,
     /// One TCP connection between every two ranks of different processes.
     Tcp,
+    /// Messages of MPI, between processes that `mpirun` or `srun` has started; control connections stay TCP.
+    Mpi,
 }
 
 impl TransportKind {
     /// All of them.
-    pub const ALL: [TransportKind; 2] = [TransportKind::Auto, TransportKind::Tcp];
+    pub const ALL: [TransportKind; 3] =
+        [TransportKind::Auto, TransportKind::Tcp, TransportKind::Mpi];
 
     /// What a configuration calls it.
     pub fn name(self) -> &'static str {
         match self {
             TransportKind::Auto => "auto",
             TransportKind::Tcp => "tcp",
+            TransportKind::Mpi => "mpi",
         }
+    }
+
+    /// Why nobody can join a run that has begun, if it is for this transport.
+    pub(crate) fn join_refusal(self) -> Option<&'static str> {
+        let is_closed = self == TransportKind::Mpi;
+        is_closed.then_some("its messages travel over MPI, whose processes start together")
     }
 
     /// Opens this process's end, reached at `ip` where the transport has addresses. What it refuses is
@@ -275,6 +291,7 @@ impl TransportKind {
             // Connections that are restored are those between machines: memory does not break.
             TransportKind::Auto if options.reconnect_seconds == 0.0 => own_memory(&warnings),
             TransportKind::Auto | TransportKind::Tcp => None,
+            TransportKind::Mpi => return mpi::open(plan),
         };
         Ok(Box::new(tcp::Mesh::open(plan, ip, shared, options, warnings)?))
     }

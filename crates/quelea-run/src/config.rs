@@ -72,8 +72,9 @@ pub const TOP: &[OptionSpec] = &[
     },
     OptionSpec {
         name: "transport",
-        kind: OptionKind::Choice(&["auto", "tcp"]),
-        help: "between processes: shared memory within a machine and TCP between machines, or TCP everywhere",
+        kind: OptionKind::Choice(&["auto", "tcp", "mpi"]),
+        help: "between processes: shared memory within a machine and TCP between machines; TCP everywhere; messages of \
+               MPI, under mpirun",
     },
 ];
 

@@ -32,7 +32,7 @@ use crate::prepared::PreparedRun;
 use crate::recorder::RunRecorder;
 
 use heir::RunHeir;
-pub use launched::{LaunchedWorker, launched};
+pub use launched::{LaunchedWorker, launched, refuse_mpi};
 pub use processes::{
     ProcessOptions, ProcessSignal, Tell, end_with_parent, kill_worker, measure_processes,
     processes, signal_worker, workers_with_processes,
@@ -40,7 +40,8 @@ pub use processes::{
 pub use program::{again, executable, interpreter, started_by};
 pub use quelea_net::launcher::{PORT as RENDEZVOUS_PORT, expand_hosts};
 pub use quelea_net::{
-    JoinToken, LocalAddress, PublishedToken, RunSecret, Security, local_address, measure,
+    JoinToken, LocalAddress, PublishedToken, RunSecret, Security, TransportKind, local_address,
+    measure,
 };
 pub use slowed::slowed;
 

@@ -1,6 +1,6 @@
 //! The scenario of the arms: quadratics with several buckets and shards, different for every worker.
 
-use quelea_record::RankReport;
+use quelea_record::{Outcome, RankReport};
 use quelea_run::prepared::PreparedRun;
 
 use crate::forms::AlgorithmForm;
@@ -37,7 +37,11 @@ pub fn scenario_of(form: &AlgorithmForm, workers: usize, steps: u64, more: &str)
 
 /// Parameters, bytes and messages of every rank.
 pub fn result(arm: Arm, plan: &PreparedRun) -> (Vec<Vec<u32>>, Vec<[u64; 3]>) {
-    let outcome = arm.run(plan);
+    counted(&arm.run(plan))
+}
+
+/// Parameters, bytes and messages of every rank of a run that has ended.
+pub fn counted(outcome: &Outcome) -> (Vec<Vec<u32>>, Vec<[u64; 3]>) {
     let counts = |rank: &RankReport| [rank.bytes_sent, rank.bytes_received, rank.messages_sent];
-    (bits(&outcome), outcome.ranks.iter().map(counts).collect())
+    (bits(outcome), outcome.ranks.iter().map(counts).collect())
 }

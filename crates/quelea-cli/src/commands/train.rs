@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 use quelea_core::registry::Registry;
-use quelea_run::drive::{self, LaunchedWorker, ProcessOptions};
+use quelea_run::drive::{self, LaunchedWorker, ProcessOptions, TransportKind};
 use quelea_run::error::{RequestError, RunError};
 use quelea_run::prepared::PreparedRun;
 
@@ -34,6 +34,7 @@ Examples:
   quelea train --resume runs/long --set steps=9000  resume, and train for longer
   quelea train run.toml --hosts a:4,b:4             four workers each on two machines, over SSH
   mpirun -n 4 quelea train run.toml                 one process per worker, started by MPI
+  mpirun -n 4 quelea train run.toml --transport mpi the same, and messages travel over MPI
                                                      (or srun, torchrun, Kubernetes: docs/launchers.md)
 
 For workers on other machines see `quelea serve` and `quelea join`.";
@@ -54,7 +55,7 @@ struct Args {
     restarts: u32,
 
     /// What carries messages between processes, the same as --set transport=KIND: auto (shared memory within
-    /// a machine, TCP between machines) or tcp
+    /// a machine, TCP between machines), tcp, or mpi (messages of MPI, under mpirun)
     #[arg(long, value_name = "KIND")]
     transport: Option<String>,
 
@@ -95,11 +96,12 @@ fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
         }
     } else if let Some(launched) = drive::launched()? {
         let launched = if args.insecure { launched.insecure() } else { launched };
-        return run_launched(registry, &args, &launched);
+        return run_launched(registry, &args, launched);
     }
     let prepared = prepared(registry, &args, None)?;
     prepared.check_memory()?;
     if args.processes {
+        drive::refuse_mpi(&prepared)?;
         session::say_whether_it_survives(&prepared, &args.output);
         let executable = drive::executable()?;
         let kind = DriverKind::Processes;
@@ -144,7 +146,15 @@ fn prepared(
     Ok(prepared)
 }
 
-fn run_launched(registry: &Registry, args: &Args, launched: &LaunchedWorker) -> anyhow::Result<()> {
+/// What the command line says of how messages travel.
+fn asked_transport(args: &Args) -> anyhow::Result<Option<TransportKind>> {
+    let told = args.run.settings.iter().rev().find_map(|one| one.strip_prefix("transport="));
+    Ok(told.map(str::parse).transpose()?)
+}
+
+fn run_launched(registry: &Registry, args: &Args, launched: LaunchedWorker) -> anyhow::Result<()> {
+    let asked = asked_transport(args)?;
+    let launched = launched.over(asked.unwrap_or_default())?;
     if launched.is_spare() {
         interrupt::follow();
         if !launched.stand_by(registry)? && !args.output.quiet {
@@ -159,7 +169,15 @@ fn run_launched(registry: &Registry, args: &Args, launched: &LaunchedWorker) -> 
             return Ok(launched.follow(registry, None)?);
         }
     }
-    let prepared = prepared(registry, args, Some(launched));
+    let prepared = prepared(registry, args, Some(&launched));
+    let launched = match &prepared {
+        Ok(prepared) if args.run.resume.is_some() => {
+            launched.check_resumed(prepared, asked)?;
+            launched
+        }
+        Ok(prepared) => launched.over(prepared.config.transport)?,
+        Err(_) => launched,
+    };
     if launched.is_first() {
         return session::run(
             prepared?,

@@ -25,21 +25,25 @@ pub(super) struct Welcome {
     pub(super) job: Vec<u8>,
 }
 
-/// Finds the coordinator and asks to take part; tries again until it is there.
+/// Finds the coordinator at one of these places and asks to take part; tries again until it is there.
 pub(super) fn ask(
-    entrance: &JoinTarget,
+    entrances: &[JoinTarget],
     wish: SeatWish,
     options: &NetOptions,
 ) -> Result<(ControlStream, Welcome), NetError> {
     let begun = Instant::now();
     let limit = Duration::from_secs_f64(options.connect_seconds);
     let mut pause = Duration::from_millis(2);
-    loop {
+    // Some of several places may be out of reach for this machine; all are tried twice.
+    let share = if entrances.len() > 1 { 2 * entrances.len() as u32 } else { 1 };
+    for entrance in entrances.iter().cycle() {
         let problem = match launcher::resolve(entrance.address()) {
-            Ok((address, key)) => match ask_once(entrance, &address, wish, &key, options)? {
-                Ok(welcomed) => return Ok(welcomed),
-                Err(problem) => problem,
-            },
+            Ok((address, key)) => {
+                match ask_once(entrance, &address, wish, &key, limit / share, options)? {
+                    Ok(welcomed) => return Ok(welcomed),
+                    Err(problem) => problem,
+                }
+            }
             Err(problem) => problem,
         };
         if begun.elapsed() + pause >= limit {
@@ -50,6 +54,7 @@ pub(super) fn ask(
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(200));
     }
+    Err(NetError::Setup("the coordinator has not said where it listens".into()))
 }
 
 /// The inner error is one that may pass: nobody listens yet, or somebody else does.
@@ -58,9 +63,9 @@ fn ask_once(
     address: &str,
     wish: SeatWish,
     key: &str,
+    limit: Duration,
     options: &NetOptions,
 ) -> Result<Result<(ControlStream, Welcome), String>, NetError> {
-    let limit = Duration::from_secs_f64(options.connect_seconds);
     let stream = match address.to_socket_addrs().map(|mut found| found.next()) {
         Ok(Some(target)) => options.local.connect(&target, limit),
         Ok(None) => return Ok(Err("the name has no address".into())),

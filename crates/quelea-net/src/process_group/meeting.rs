@@ -93,6 +93,7 @@ pub(super) fn gather_at(
                 .map_err(|error| refused(format!("{}: {error}", path.display())))?,
         ),
         Rendezvous::Address(_) => None,
+        Rendezvous::Mpi => return Err(refused("process groups do not meet over MPI")),
     };
     let (arrived, arrivals) = channel();
     let (world, arrived) = (launched.world, Mutex::new(arrived));
@@ -125,7 +126,7 @@ pub(super) fn gather_at(
         Rendezvous::LocalFile(path) => {
             Some(AddressFile { path: path.clone(), address: own, published: None })
         }
-        Rendezvous::Address(_) => None,
+        Rendezvous::Address(_) | Rendezvous::Mpi => None,
     });
     let door = Door { _listener: listener };
     Ok(ProcessGroup { members, _door: Some(door), ..group(0, peers, ip) })
@@ -145,7 +146,7 @@ pub(super) fn group(
 fn listening_place(rendezvous: &Rendezvous) -> (IpAddr, u16) {
     let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
     match rendezvous {
-        Rendezvous::LocalFile(_) => (local, 0),
+        Rendezvous::LocalFile(_) | Rendezvous::Mpi => (local, 0),
         Rendezvous::Address(address) => {
             let (host, port) = address.rsplit_once(':').unwrap_or((address, "0"));
             let all = IpAddr::V4(Ipv4Addr::UNSPECIFIED);

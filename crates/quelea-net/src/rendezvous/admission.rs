@@ -269,7 +269,7 @@ impl Admission {
     ) -> Result<Result<ListeningPlace, String>, String> {
         let Admission { run, open, timeline, .. } = *self;
         let (late, job) = (self.has_begun.load(Ordering::Acquire), self.job.clone());
-        let shares = self.options.transport != TransportKind::Tcp;
+        let shares = self.options.transport == TransportKind::Auto;
         let welcome = SetupMessage::Welcome { run, rank, open, timeline, late, shares, job };
         let text = |error: PacketError| error.to_string();
         prepare(stream.socket(), self.options.connect_seconds).map_err(|e| e.to_string())?;

@@ -2,7 +2,7 @@
 //! The coordinator: waits for workers, exchanges their addresses, and controls the run.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -33,7 +33,7 @@ use crate::rendezvous::starting::{
     vector_lengths,
 };
 use crate::rendezvous::worker_reader::EventLimits;
-use crate::transport::{Doors, MeshPlan, RankLinks, Transport, TransportKind};
+use crate::transport::{Doors, MeshPlan, RankLinks, Transport, TransportKind, mpi};
 use crate::trust::{self, Access, JoinToken, LinkIdentity};
 use quelea_control::{Command, LossPolicy, SilenceLimits};
 
@@ -167,12 +167,35 @@ impl Coordinator {
                 options.security.check_host(trust::host_of(address))?;
                 Coordinator::bind(&launcher::bound_address(address), options)
             }
+            Rendezvous::Mpi => Coordinator::of_mpi(options),
             Rendezvous::LocalFile(path) => {
                 let mut coordinator = Coordinator::bind("127.0.0.1:0", options)?;
                 coordinator.publish(path)?;
                 Ok(coordinator)
             }
         }
+    }
+
+    /// For the first process of an MPI job: tells the others where it listens, as a message of MPI. With that they
+    /// receive what lets them in, so that connections between machines are encrypted without a common secret.
+    fn of_mpi(options: NetOptions) -> Result<Coordinator, NetError> {
+        let own = mpi::own_addresses(&options)?;
+        let any = match own[0] {
+            ip if ip.is_loopback() => ip,
+            IpAddr::V4(_) => IpAddr::from([0, 0, 0, 0]),
+            IpAddr::V6(_) => IpAddr::from([0u16; 8]),
+        };
+        let options = NetOptions { transport: TransportKind::Mpi, ..options };
+        let coordinator = Coordinator::bind(&SocketAddr::new(any, 0).to_string(), options)?;
+        let port = coordinator.address.port();
+        let place = |ip: &IpAddr| {
+            let address = SocketAddr::new(*ip, port).to_string();
+            let host = address.strip_suffix(&format!(":{port}")).unwrap_or(&address);
+            coordinator.token(host).map_or(address.clone(), |token| token.reveal())
+        };
+        let fitting = own.iter().filter(|ip| ip.is_ipv4() == any.is_ipv4());
+        mpi::tell_meeting(&fitting.map(place).collect::<Vec<_>>())?;
+        Ok(coordinator)
     }
 
     /// Leaves the address in a file where workers on this machine look for it (`file:PATH`), until
@@ -183,10 +206,28 @@ impl Coordinator {
         Ok(())
     }
 
-    // long: a run begins in one order, and each step needs what the one before made
     /// Waits for the workers that it does not host itself, hands each the `job`, runs, and gives
     /// the outcome.
     pub fn run(
+        self,
+        job: Vec<u8>,
+        setup: &RunSpec,
+        gradients: &Gradients,
+        hosted: &Hosted,
+        observer: &mut dyn Observer,
+    ) -> Result<Outcome, NetError> {
+        let seconds = self.options.drain_seconds;
+        let is_mpi = self.options.transport == TransportKind::Mpi;
+        let outcome = self.run_open(job, setup, gradients, hosted, observer)?;
+        if is_mpi {
+            mpi::finish(Wait::new(seconds, "all processes to end"))?;
+        }
+        Ok(outcome)
+    }
+
+    // long: a run begins in one order, and each step needs what the one before made
+    /// As [`run`](Coordinator::run); everything of it has ended when it returns.
+    fn run_open(
         self,
         job: Vec<u8>,
         setup: &RunSpec,
@@ -205,7 +246,8 @@ impl Coordinator {
         let identity = self.own_identity(&here)?;
         let doors = Doors::of(identity.clone());
         let plan = self.plan(setup.ranks(), here, identity.clone(), doors.clone());
-        let (workers, join_refusal) = (setup.seats() as u32, setup.join_refusal());
+        let refusal = || self.options.transport.join_refusal();
+        let (workers, join_refusal) = (setup.seats() as u32, setup.join_refusal().or_else(refusal));
         let call = JoinCall { plan, absent, job, workers, join_refusal, clock };
         let gathered = self.gather(call, controller.clone(), observer)?;
         let ConnectedWorkers { streams, rank_links, door, transport, _published, _listener } =

@@ -18,7 +18,7 @@ use crate::error::NetError;
 use crate::local_ranks::LocalRanks;
 use crate::options::NetOptions;
 use crate::protocol::{self, SetupMessage, Survival};
-use crate::transport::RankLinks;
+use crate::transport::{RankLinks, TransportKind};
 use crate::trust::ControlStream;
 
 /// How long the vectors are that workers send.
@@ -90,7 +90,9 @@ pub(super) fn survival(
     here: &[RankLinks],
 ) -> Option<Survival> {
     let LossPolicy::Continue { min_workers } = options.on_loss else { return None };
-    let is_possible = options.survives && !gradients.are_external();
+    // Without the first process of an MPI job, none of the others goes on.
+    let is_mpi = options.transport == TransportKind::Mpi;
+    let is_possible = options.survives && !gradients.are_external() && !is_mpi;
     if !is_possible || setup.takeover_refusal().is_some() || setup.workers() < LEAST_TO_SURVIVE {
         return None;
     }

@@ -121,7 +121,7 @@ impl Negotiation {
 
     /// Says what this side offers.
     fn offer(&mut self, kind: TransportKind) -> Result<(), PacketError> {
-        self.offer = ByteOffer::create().ok().filter(|_| kind != TransportKind::Tcp);
+        self.offer = ByteOffer::create().ok().filter(|_| kind == TransportKind::Auto);
         let word = match &self.offer {
             Some(offer) => SetupMessage::AcceptedNear { offer: offer.told() },
             None => SetupMessage::Separate { problem: String::new() },

@@ -44,6 +44,12 @@ impl WriteOrder {
         self.unwritten.borrow().keys().next().copied().unwrap_or(u64::MAX)
     }
 
+    /// Whether there is an order, so that somebody waits for what is written.
+    #[cfg(feature = "mpi")]
+    pub(super) fn is_kept(&self) -> bool {
+        self.is_kept
+    }
+
     pub(super) fn add(&self, step: u64) {
         if self.is_kept {
             *self.unwritten.borrow_mut().entry(step).or_default() += 1;

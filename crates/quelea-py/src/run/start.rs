@@ -173,6 +173,12 @@ pub(crate) fn asked_transport() -> PyResult<TransportKind> {
     match std::env::var(TRANSPORT_VARIABLE) {
         Ok(name) => name
             .parse()
+            .and_then(|kind| match kind {
+                TransportKind::Mpi => Err(quelea_net::NetError::Setup(
+                    "scripts exchange messages by auto or tcp; mpi is for quelea train".into(),
+                )),
+                kind => Ok(kind),
+            })
             .map_err(|error| Error::new_err(format!("{TRANSPORT_VARIABLE}={name}: {error}"))),
         Err(_) => Ok(TransportKind::default()),
     }

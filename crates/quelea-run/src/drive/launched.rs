@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use quelea_core::registry::Registry;
 use quelea_net::launcher;
-use quelea_net::{Coordinator, NetOptions};
+use quelea_net::{Coordinator, NetOptions, TransportKind};
 
 use super::{Driven, Joining, LeaveNotice, LocalAddress, OpenRendezvous, Security, join, stand_by};
 use crate::error::{RequestError, RunError};
@@ -64,10 +64,54 @@ fn check_name(found: &launcher::Launched) -> Result<(), RequestError> {
     )))
 }
 
+/// Refuses a run over MPI whose processes are started by no launcher.
+pub fn refuse_mpi(prepared: &PreparedRun) -> Result<(), RequestError> {
+    let transport = prepared.config.transport;
+    if transport != TransportKind::Mpi {
+        return Ok(());
+    }
+    let problem =
+        "needs processes that mpirun or srun has started, as in: mpirun -n 4 quelea train run.toml";
+    Err(RequestError::field("transport", transport, problem))
+}
+
 impl LaunchedWorker {
     /// Allows plain connections between machines.
     pub fn insecure(self) -> LaunchedWorker {
         LaunchedWorker { security: Security::Insecure, ..self }
+    }
+
+    /// Has the processes exchange messages by `transport`. Over MPI they also meet there.
+    pub fn over(mut self, transport: TransportKind) -> Result<LaunchedWorker, RequestError> {
+        if transport != TransportKind::Mpi {
+            return Ok(self);
+        }
+        if let Ok(spares) = std::env::var("QUELEA_SPARES")
+            && spares != "0"
+        {
+            return Err(RequestError::Conflict(format!(
+                "QUELEA_SPARES={spares}: nobody joins a run over MPI after its start; leave it out, or transport = \
+                 \"mpi\""
+            )));
+        }
+        self.found.rendezvous = launcher::Rendezvous::Mpi;
+        Ok(self)
+    }
+
+    /// Refuses what would leave each process with another idea of where to meet: only the first one reads the
+    /// checkpoint that a run resumes from.
+    pub fn check_resumed(
+        &self,
+        prepared: &PreparedRun,
+        asked: Option<TransportKind>,
+    ) -> Result<(), RequestError> {
+        let transport = prepared.config.transport;
+        let differs = asked.unwrap_or_default() != transport;
+        if !differs || (transport != TransportKind::Mpi && asked != Some(TransportKind::Mpi)) {
+            return Ok(());
+        }
+        let problem = "a run that is resumed over MPI needs --transport mpi, for all processes";
+        Err(RequestError::field("transport", transport, problem))
     }
 
     /// How many processes there are.
