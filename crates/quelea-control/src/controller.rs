@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use quelea_core::properties::{Budget, Properties};
+use quelea_core::properties::Properties;
 use quelea_core::run_spec::RunSpec;
 use quelea_core::time::Time;
 use quelea_core::view::View;
@@ -128,7 +128,6 @@ impl Controller {
         let ControllerConfig { setup, start, schedule, limits, .. } = config;
         let (workers, properties) = (setup.seats(), setup.properties());
         let (total, done) = (setup.workers() as u64 * setup.steps, start.steps(workers));
-        let is_shared = properties.budget == Budget::TotalGradients;
         let ranks = (0..setup.ranks()).map(|rank| RankProgress::new(rank >= workers, &limits, now));
         let mut controller = Controller {
             now,
@@ -150,7 +149,7 @@ impl Controller {
             orders: Vec::new(),
             phase: RunPhase::Running,
             entered: now,
-            budget: GradientBudget::new(is_shared, total.saturating_sub(done), workers),
+            budget: GradientBudget::of(config),
             ranks: ranks.collect(),
             unfinished: 0,
             probes: Probes::new(setup.ranks(), now),
@@ -395,6 +394,7 @@ impl Controller {
             clock_seconds: self.clock_seconds,
             warnings: std::mem::take(&mut self.warnings),
             ranks: self.ranks.iter_mut().filter_map(|progress| progress.report.take()).collect(),
+            data: self.budget.books(),
             ..Outcome::default()
         }
     }

@@ -340,7 +340,7 @@ impl Controller {
         &mut self,
         rank: u32,
         step: u64,
-        part: RankCheckpoint,
+        mut part: RankCheckpoint,
         observer: &mut dyn Observer,
     ) {
         // The rank that was lost is missing in what is saved until the others have the new view.
@@ -359,6 +359,9 @@ impl Controller {
             saved.pop_first();
         }
         self.sponsor(rank, step, &part);
+        if self.members.view.workers.first() == Some(&Rank(rank)) {
+            self.budget.save_data(&mut part.state);
+        }
         observer.checkpoint(self.now, step, Rank(rank), part);
     }
 

@@ -30,6 +30,7 @@ impl Controller {
         match event {
             RankEvent::Record(record) => self.record(record, observer),
             RankEvent::Ticket { rank, number, urgent } => self.ticket(rank, number, urgent),
+            RankEvent::Confirmed { rank, unit } => self.confirm(rank, unit),
             RankEvent::Finished { rank, at } => {
                 self.hear(rank);
                 self.ranks[rank as usize].finished = true;
@@ -210,9 +211,7 @@ impl Controller {
     fn ticket(&mut self, rank: u32, number: u64, urgent: bool) {
         self.hear(rank);
         match self.budget.request(rank as usize, number, urgent) {
-            Some(BudgetAnswer::Granted) => {
-                self.order(Recipient::Rank(rank), Command::Grant { done: self.done });
-            }
+            Some(BudgetAnswer::Granted(unit)) => self.grant(rank, unit),
             Some(BudgetAnswer::Exhausted) => {
                 return self.order(Recipient::Rank(rank), Command::Deny);
             }
@@ -221,6 +220,31 @@ impl Controller {
         if self.budget.is_exhausted() {
             // Workers that wait for others, and so do not ask, will get none either.
             self.order(Recipient::All, Command::Deny);
+        }
+    }
+
+    fn grant(&mut self, rank: u32, unit: Option<u64>) {
+        let (done, settled) = (self.done, self.budget.settled());
+        let grant = unit.map(|unit| Command::Unit { done, unit, settled });
+        self.order(Recipient::Rank(rank), grant.unwrap_or(Command::Grant { done }));
+    }
+
+    /// A worker has used a unit of the shared data. After the last one nobody gets more.
+    fn confirm(&mut self, rank: u32, unit: u64) {
+        self.hear(rank);
+        if !self.budget.confirm(rank as usize, unit) {
+            let reason = format!("it confirmed unit {unit} of the data, which it was not handed");
+            return self.suspect(Evidence::Seen, RunFailure::Lost { rank, reason });
+        }
+        if self.budget.is_exhausted() {
+            self.order(Recipient::All, Command::Deny);
+        }
+    }
+
+    /// What a worker held that takes part no more goes to those who wait.
+    pub(crate) fn hand_out_again(&mut self) {
+        while let Some((worker, unit)) = self.budget.serve_waiting() {
+            self.grant(worker as u32, Some(unit));
         }
     }
 }

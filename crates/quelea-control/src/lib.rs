@@ -36,6 +36,7 @@
 //! | `detector` | how suspicious the silence of a process is |
 //! | `compute_limit` | how long the next gradient of a rank may take |
 //! | `budget` | the right to compute gradients, at the controller and at a rank |
+//! | `ledger` | the units of data that all workers share: who holds which, and which are confirmed |
 //! | `progress` | how far all workers are together, for learning rates of asynchronous runs |
 //! | `cut` | agreement on a consistent cut through the run |
 //! | `membership` | who takes part; how survivors of a loss agree on a new view |
@@ -66,6 +67,7 @@ mod detector;
 mod directive;
 mod entrance;
 mod events;
+mod ledger;
 mod life_cycle;
 mod limits;
 mod member;
@@ -90,7 +92,7 @@ pub use controller::{Controller, ControllerConfig};
 pub use directive::{Directive, Recipient, RunFailure};
 pub use entrance::Entrance;
 pub use limits::{ComputeLimits, ControlLimits, SilenceLimits};
-pub use member::{Inheritance, MemberState, RestState, StoredEntry, ViewEntry};
+pub use member::{Inheritance, MemberState, MemberUnits, RestState, StoredEntry, ViewEntry};
 pub use membership::{LossPolicy, LossRefusal};
 pub use messages::{Account, AwaitedPeer, Command, RankEvent, VectorLengths};
 pub use quorum::{MissingQuorum, NO_RANK, QuorumRule};

@@ -38,6 +38,17 @@ pub enum RestState {
     Saved,
 }
 
+/// What a rank knows of the data that all workers share.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemberUnits {
+    /// All units below are confirmed, as far as it was told.
+    pub settled: u64,
+    /// Handed to it and not confirmed.
+    pub held: Vec<u64>,
+    /// Confirmed by it, from `settled` on.
+    pub confirmed: Vec<u64>,
+}
+
 /// One rank's share of the controller's state.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MemberState {
@@ -55,6 +66,8 @@ pub struct MemberState {
     pub position: u64,
     /// Gradients that it was granted since its process began.
     pub granted: u64,
+    /// What it knows of the data that all workers share.
+    pub units: MemberUnits,
     /// The highest number of gradients of all workers that it has heard of.
     pub done: u64,
     /// It computes no more gradients.

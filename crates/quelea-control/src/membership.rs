@@ -241,8 +241,10 @@ impl Controller {
         let is_server = rank as usize >= self.workers;
         let progress = &mut self.ranks[rank as usize];
         (progress.is_lost, progress.finished, progress.computing) = (true, true, None);
+        let has_left = report.left;
         progress.report.get_or_insert(RankReport { rank, is_server, lost: true, ..report });
-        self.budget.lose(rank as usize, progress.steps);
+        self.budget.lose(rank as usize, progress.steps, has_left);
+        self.hand_out_again();
     }
 
     /// From now on the others agree on a view without `departed`, whose rank is struck out.

@@ -12,6 +12,8 @@ use crate::survey::RankSurvey;
 pub enum RankEvent {
     /// It wants the right to its gradient number `number`, from 1: now, or soon.
     Ticket { rank: u32, number: u64, urgent: bool },
+    /// It has completed the step that used this unit of the data that all workers share.
+    Confirmed { rank: u32, unit: u64 },
     /// It will compute no more gradients.
     Finished { rank: u32, at: Time },
     /// The answer to a probe.
@@ -104,6 +106,8 @@ pub struct AwaitedPeer {
 pub enum Command {
     /// One more gradient may be computed; this many are done by all workers.
     Grant { done: u64 },
+    /// The same, of this unit of the data that all workers share; all units below `settled` are confirmed.
+    Unit { done: u64, unit: u64, settled: u64 },
     /// All workers together have done this many gradients.
     Progress { done: u64 },
     /// No more gradients.
@@ -162,6 +166,7 @@ impl RankEvent {
             RankEvent::Record(record) => Some(record.rank),
             RankEvent::Report(report) => Some(report.rank),
             RankEvent::Ticket { rank, .. }
+            | RankEvent::Confirmed { rank, .. }
             | RankEvent::Finished { rank, .. }
             | RankEvent::Probed { rank, .. }
             | RankEvent::Heartbeat { rank, .. }

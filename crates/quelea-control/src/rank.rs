@@ -330,7 +330,9 @@ impl RankMachine {
 
     /// A command of the controller has come. `true`: it was the last one.
     pub fn command(&mut self, now: Time, command: Command) -> bool {
-        if let Command::Progress { done } | Command::Grant { done } = command {
+        if let Command::Progress { done } | Command::Grant { done } | Command::Unit { done, .. } =
+            command
+        {
             self.node.progress(done);
         }
         // What the others do is no sign that this rank moves.
@@ -346,6 +348,10 @@ impl RankMachine {
         let Some(command) = self.cut_command(now, command) else { return false };
         match command {
             Command::Grant { .. } => self.budget.grant(),
+            Command::Unit { unit, settled, .. } => {
+                self.budget.units.take(unit, settled);
+                self.budget.grant();
+            }
             Command::Deny => self.budget.deny(),
             // Told again by another controller, it flushes nothing twice.
             Command::Drain if self.life_cycle.is_draining() => {}

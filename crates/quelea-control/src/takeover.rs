@@ -101,6 +101,7 @@ impl Controller {
         for member in inheritance.members.iter().filter(|member| (member.rank as usize) < workers) {
             self.budget.inherit(left, member.rank as usize, member.granted);
         }
+        self.budget.inherit_data(&inheritance.members);
         let durable = inheritance.members.iter().map(|member| member.durable).max().unwrap_or(0);
         self.cutting.inherit(durable, None);
     }

@@ -8,6 +8,7 @@ use quelea_control::{
     SilenceLimits,
 };
 use quelea_core::message::Rank;
+use quelea_core::run_spec::DataAssignment;
 use quelea_core::time::Time;
 use quelea_core::view::View;
 use quelea_record::{
@@ -33,6 +34,7 @@ struct Notes {
     evaluated: Vec<u64>,
     request: Option<Request>,
     schedule: CheckpointSchedule,
+    data: DataAssignment,
 }
 
 impl Observer for Notes {
@@ -73,7 +75,8 @@ impl Bench {
 
     fn of(algorithm: &str, on_loss: LossPolicy, own_ranks: &[u32], notes: Notes) -> Bench {
         let view = View::first(WORKERS as usize, 0, [0, 1, 2, 3, 4].into(), None);
-        let (setup, start) = (run_spec(algorithm, view, STEPS), ResumePoint::default());
+        let (mut setup, start) = (run_spec(algorithm, view, STEPS), ResumePoint::default());
+        setup.data = notes.data;
         let config = ControllerConfig {
             setup: &setup,
             start: &start,
@@ -319,4 +322,26 @@ fn a_gradient_that_was_not_granted_is_no_gradient() {
     bench.say(step_record(2, 1));
     let ended = bench.pass(60.0, &[0, 1, 3, 4]).expect_err("the second was not").to_string();
     assert_eq!(ended, "lost rank 2: it reported a gradient that it was not granted");
+}
+
+#[test]
+fn data_that_were_handed_to_another_cannot_be_confirmed() {
+    let notes = Notes { data: DataAssignment::Shared, ..Notes::default() };
+    let mut bench = Bench::of("ad-psgd", CONTINUE, &[0], notes);
+    for rank in [1, 2] {
+        bench.say(RankEvent::Ticket { rank, number: 1, urgent: true });
+    }
+    bench.pass(0.1, &[]).expect("both are handed one");
+    let units: Vec<_> =
+        bench.said.iter().filter(|said| matches!(said, Command::Unit { .. })).collect();
+    let unit = |unit| Command::Unit { done: 0, unit, settled: 0 };
+    assert_eq!(units, [&unit(0), &unit(1)]);
+    // Twice the same changes nothing; another's costs the place.
+    bench.say(RankEvent::Confirmed { rank: 2, unit: 1 });
+    bench.say(RankEvent::Confirmed { rank: 2, unit: 1 });
+    bench.pass(1.0, &[]).expect("it was handed this one");
+    assert_eq!(bench.notes.lost, []);
+    bench.say(RankEvent::Confirmed { rank: 2, unit: 0 });
+    bench.pass(1.0, &[]).expect("the others continue");
+    assert_eq!(bench.notes.lost, [2]);
 }

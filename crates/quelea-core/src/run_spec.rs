@@ -55,6 +55,19 @@ pub struct RunSpec {
     pub topology: Option<MakeTopology>,
     /// What a real rank does about messages with values that no honest rank sends.
     pub poison: PoisonPolicy,
+    /// Which data a gradient is of.
+    pub data: DataAssignment,
+}
+
+/// Which data a gradient of a worker is of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DataAssignment {
+    /// The worker's own part, in an order of its own.
+    #[default]
+    Own,
+    /// The next unit of all data, in one order for all workers. Only where all workers together have a number
+    /// of gradients ([`Budget::TotalGradients`](crate::properties::Budget::TotalGradients)).
+    Shared,
 }
 
 /// A codec with its options.

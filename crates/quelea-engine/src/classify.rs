@@ -80,8 +80,11 @@ impl Classify {
     fn source_of(&self, rank: usize, images: Arc<dyn Images>) -> Box<dyn GradientSource> {
         let (part, batch) = (self.work.part(rank), self.work.batch(rank));
         let shape = images.shape();
-        let ahead = if batch * shape.len() < WORTH_A_THREAD { 0 } else { 2 };
-        let batches = ImageBatches::shuffled(images, part, batch, self.seed, rank);
+        // Which batch is next is known only when it is handed out, where workers share the data.
+        let makes_ahead = batch * shape.len() >= WORTH_A_THREAD && !self.work.shared;
+        let ahead = if makes_ahead { 2 } else { 0 };
+        let stream = self.work.stream(rank);
+        let batches = ImageBatches::shuffled(images, part, batch, self.seed, stream);
         let batches = batches.varied(self.augmentation);
         let loader = Loader::new(&self.pool, batches, ahead);
         Box::new(Learner::new(&self.network, loader, &self.work, self.seed, rank))
@@ -139,6 +142,10 @@ impl Problem for Classify {
 
     fn initial(&self) -> Vec<f32> {
         self.network.model.parameters.initial(self.seed)
+    }
+
+    fn shares_data(&self) -> bool {
+        self.work.shared
     }
 
     fn source(&self, rank: usize) -> Box<dyn GradientSource> {

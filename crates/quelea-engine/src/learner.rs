@@ -45,7 +45,7 @@ impl<S: BatchSource, N: Learn<S::Batch>> Learner<S, N> {
             loader,
             batch: work.batch(rank),
             accumulate: work.accumulate as u64,
-            dropout: (seed, format!("dropout.{rank}")),
+            dropout: (seed, format!("dropout.{}", work.stream(rank))),
         }
     }
 }
@@ -56,8 +56,8 @@ impl<S: BatchSource, N: Learn<S::Batch>> GradientSource for Learner<S, N> {
         loan.vectors().1.fill(0.0);
         let share = 1.0 / self.accumulate as f32;
         let mut loss = 0.0;
-        let last = (loan.step() + 1) * self.accumulate - 1;
-        for place in loan.step() * self.accumulate..=last {
+        let last = (loan.batch() + 1) * self.accumulate - 1;
+        for place in loan.batch() * self.accumulate..=last {
             // Drivers report a panic of a gradient, with its message.
             let batch = self.loader.batch(place).unwrap_or_else(|error| panic!("{error}"));
             let rng = Rng::new(self.dropout.0, &self.dropout.1, place);

@@ -21,6 +21,8 @@ pub struct WorkOptions {
     pub accumulate: usize,
     /// Who gets which samples.
     pub partition: Partition,
+    /// All workers draw from all samples, in one order, in batches of one size.
+    pub shared: bool,
     /// Only so many of the training samples are used; 0 means all.
     pub subset: usize,
     /// Only so many of the held-out samples are used; 0 means all.
@@ -37,6 +39,7 @@ impl Default for WorkOptions {
             batches: Vec::new(),
             accumulate: 1,
             partition: Partition::Iid,
+            shared: false,
             subset: 0,
             test_subset: 0,
             seed: 0,
@@ -50,6 +53,7 @@ pub(crate) struct Work {
     pub(crate) parts: Vec<Arc<[u32]>>,
     pub(crate) batches: Vec<usize>,
     pub(crate) accumulate: usize,
+    pub(crate) shared: bool,
     samples: usize,
 }
 
@@ -69,18 +73,28 @@ impl Work {
         if let Some(given) = given.iter().find(|size| !(**size >= 1.0 && size.fract() == 0.0)) {
             return Err(EngineError::BatchSize { given: *given });
         }
-        let parts = options.partition.divide_labels(labels, workers, options.seed);
+        let parts = if options.shared {
+            vec![(0..samples as u32).collect(); workers]
+        } else {
+            options.partition.divide_labels(labels, workers, options.seed)
+        };
         let size = |(rank, part): (usize, &Vec<u32>)| {
             given.get(rank).map_or(options.batch, |size| *size as usize).clamp(1, part.len())
         };
         let batches = parts.iter().enumerate().map(size).collect();
         let parts = parts.into_iter().map(Arc::from).collect();
-        Ok(Work { parts, batches, accumulate: options.accumulate.max(1), samples })
+        let (accumulate, shared) = (options.accumulate.max(1), options.shared);
+        Ok(Work { parts, batches, accumulate, shared, samples })
     }
 
     /// The samples of a worker. One beyond those among whom they were divided shares them with another.
     pub(crate) fn part(&self, rank: usize) -> Arc<[u32]> {
         Arc::clone(&self.parts[rank % self.parts.len()])
+    }
+
+    /// Which of the random streams a worker draws from: all from the same one where they share the data.
+    pub(crate) fn stream(&self, rank: usize) -> usize {
+        if self.shared { 0 } else { rank }
     }
 
     /// Samples in a mini-batch of a worker.

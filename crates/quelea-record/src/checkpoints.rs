@@ -188,6 +188,10 @@ impl ResumePoint {
 /// The vector of a worker's state that holds what the problem keeps of it.
 pub const BUFFERS: &str = "buffers";
 
+/// What the names of the numbers begin with in which the lowest worker's state has the books of the data that all
+/// workers share.
+pub const DATA_BOOKS: &str = "data.";
+
 impl RankCheckpoint {
     /// The part of `node` in the checkpoint after `step` steps of the workers.
     pub fn of(node: &mut Node, step: u64, report: RankReport) -> RankCheckpoint {

@@ -16,7 +16,9 @@ mod facts;
 mod models;
 mod observer;
 
-pub use checkpoints::{BUFFERS, CheckpointSchedule, PartTurn, RankCheckpoint, ResumePoint};
+pub use checkpoints::{
+    BUFFERS, CheckpointSchedule, DATA_BOOKS, PartTurn, RankCheckpoint, ResumePoint,
+};
 pub use facts::{
     FACTS, FOLDED, FactKind, FactSummary, FactTotals, HALF_EXCHANGE, POISONED, STALENESS,
     SummaryForm,
@@ -220,6 +222,20 @@ pub struct Outcome {
     pub warnings: Vec<String>,
     /// How much was on its way, where the driver can tell.
     pub in_flight: InFlight,
+    /// The books of the data, where workers share them.
+    pub data: Option<DataBooks>,
+}
+
+/// The books of data that all workers share. A unit is the data of one gradient.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DataBooks {
+    /// Units of the whole run.
+    pub units: u64,
+    /// Units that a worker has confirmed with the step that used them; none twice.
+    pub confirmed: u64,
+    /// Units that were handed out again because their worker was lost. What it had sent of them before may
+    /// count twice in effect.
+    pub handed_out_again: u64,
 }
 
 /// How much was on its way: handed over by its sender, not yet taken in by its receiver.

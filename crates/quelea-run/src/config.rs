@@ -23,6 +23,7 @@ pub mod source;
 use quelea_core::options::{OptionKind, OptionSpec, Options};
 use quelea_core::properties::{Properties, TopologyRequirement};
 use quelea_core::registry::Registry;
+use quelea_core::run_spec::DataAssignment;
 use quelea_core::{algorithms, codec, optim, topology};
 use quelea_net::{LossPolicy, SilenceLimits, TransportKind};
 use toml::{Table, Value};
@@ -54,6 +55,13 @@ pub const TOP: &[OptionSpec] = &[
         name: "epochs",
         kind: OptionKind::Real { default: 0.0, min: f64::MIN_POSITIVE, max: 1e9 },
         help: "passes over the data, instead of steps",
+    },
+    OptionSpec {
+        name: "data",
+        kind: OptionKind::Choice(&["own", "shared"]),
+        help: "every worker has a part of the data, or all share them: each batch of an epoch goes to a worker \
+               that is ready, exactly once whichever workers are lost or join; asynchronous algorithms, and tasks \
+               that go through their data in epochs",
     },
     OptionSpec {
         name: "evaluations",
@@ -167,6 +175,8 @@ pub struct Config {
     pub workers: usize,
     /// `steps` or `epochs`.
     pub length: Length,
+    /// `data`.
+    pub data: DataAssignment,
     /// `evaluations`.
     pub evaluations: u64,
     /// `evaluate_workers`.
@@ -300,6 +310,10 @@ impl Config {
             seed: top.whole("seed"),
             workers: top.whole("workers") as usize,
             length: length(table, &top)?,
+            data: match top.text("data") {
+                "shared" => DataAssignment::Shared,
+                _ => DataAssignment::Own,
+            },
             evaluations: top.whole("evaluations"),
             evaluate_workers: top.flag("evaluate_workers"),
             plots: top.flag("plots"),

@@ -13,7 +13,7 @@ use quelea_core::poison::PoisonPolicy;
 use quelea_core::problems::{ModelSpec, Problem};
 use quelea_core::properties::Properties;
 use quelea_core::registry::Registry;
-use quelea_core::run_spec::{CodecChoice, RunSpec};
+use quelea_core::run_spec::{CodecChoice, DataAssignment, RunSpec};
 use quelea_core::topology::Schedule;
 use quelea_core::view::View;
 use quelea_net::{LossPolicy, SilenceLimits};
@@ -29,7 +29,7 @@ use crate::memory::{self, MemoryDemand};
 use crate::tasks;
 use checks::{
     averages_within_hosts, check_clipping, check_codec, check_optimizer, check_servers,
-    check_shards, check_topology, check_within_host,
+    check_shards, check_shared_data, check_topology, check_within_host,
 };
 use kept_vectors::{kept, most_neighbours};
 pub use shape::{RunShape, TopologyEdges, TopologyRebuild};
@@ -73,6 +73,7 @@ impl PreparedRun {
                 values: &config.task.values,
                 workers: config.workers,
                 seed: config.seed,
+                shared_data: config.data == DataAssignment::Shared,
             };
             config.task.entry.build(&request)
         })
@@ -92,6 +93,10 @@ impl PreparedRun {
     ) -> Result<PreparedRun, RequestError> {
         let checked = CheckedConfig::new(config)?;
         let built = build(&checked.config)?;
+        if checked.config.data == DataAssignment::Shared && !built.problem.shares_data() {
+            let problem = "what it trains has no data that every epoch goes through once";
+            return Err(RequestError::field("data", "\"shared\"", problem.to_string()));
+        }
         let CompleteConfig { config, epochs, setup, cluster } =
             checked.complete(ModelSpec::of(&*built.problem), built.steps_per_epoch)?;
         let (start, resumed) = (Arc::default(), None);
@@ -171,6 +176,11 @@ impl PreparedRun {
 /// What the nodes of a run have in common, for a model whose gradients come from elsewhere, such as
 /// a training script.
 pub fn run_spec(config: Config, model: ModelSpec) -> Result<RunSpec, RequestError> {
+    if config.data == DataAssignment::Shared {
+        let problem =
+            "the training script draws its data; `quelea.torch.ElasticSampler` shares them";
+        return Err(RequestError::field("data", "\"shared\"", problem.to_string()));
+    }
     Ok(CheckedConfig::new(config)?.complete(model, None)?.setup)
 }
 
@@ -201,6 +211,7 @@ impl CheckedConfig {
         check_optimizer(&config, &properties)?;
         check_within_host(&config, &properties)?;
         check_poison(&config, &properties)?;
+        check_shared_data(&config, &properties)?;
         let mut cluster = cluster::build(&config.cluster)?;
         faults::check_ranks(&config.cluster, config.seats(), servers)?;
         let target = ChaosTarget {
@@ -289,6 +300,7 @@ fn setup(config: &Config, model: ModelSpec, view: View, make: Option<TopologyMak
             "ignore" => PoisonPolicy::Ignore,
             _ => PoisonPolicy::Stop,
         },
+        data: config.data,
     }
 }
 

@@ -38,6 +38,8 @@ pub struct TaskRequest<'a> {
     pub workers: usize,
     /// The run's seed.
     pub seed: u64,
+    /// Whether all workers draw from all data, in one order ([`Problem::shares_data`]).
+    pub shared_data: bool,
 }
 
 /// A task ready to be trained.

@@ -36,6 +36,7 @@ impl Driver<'_> {
         }
         let first = self.events.len();
         self.events.extend(self.ranks[rank].machine.take_events());
+        self.note_units(first);
         let is_worker = !self.ranks[rank].is_server();
         for event in self.events.range_mut(first..).filter(|_| is_worker) {
             if let RankEvent::Saved { part, .. } = event {

@@ -175,7 +175,7 @@ impl<'a> Driver<'a> {
         }
         loop {
             if let Some(outcome) = self.attend_controller()? {
-                self.check_end()?;
+                self.check_end(&outcome)?;
                 return Ok(self.outcome(outcome));
             }
             self.schedule_attention();

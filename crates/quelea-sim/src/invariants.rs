@@ -6,13 +6,20 @@
 //! - At most one controller takes over in a term; no rank hears a command of an older term than it has
 //!   promised; a controller whose term is over ends no run.
 //! - The run ends: within a number of events, and not in a deadlock.
+//! - Where workers share the data, at the end every unit is confirmed exactly once, somebody has completed a step
+//!   with each, and no more were used twice than the books say.
 //! - At the end the sums over the living workers hold that their algorithm must keep.
 
+use std::collections::BTreeMap;
+
+use quelea_control::RankEvent;
 use quelea_core::message::Rank;
 use quelea_core::state::Saved;
 use quelea_core::view::View;
+use quelea_record::{DataBooks, Outcome};
 
 use crate::SimError;
+use crate::cluster::ControlPath;
 use crate::driver::Driver;
 use crate::rank_state::RankState;
 
@@ -31,6 +38,8 @@ pub(crate) struct Invariants {
     event_limit: u64,
     /// The states of the workers when they were told to end.
     ended: Vec<(usize, Saved)>,
+    /// How often a step with each unit of the shared data was completed.
+    used: BTreeMap<u64, u64>,
 }
 
 /// Two vectors of the workers' states, where they have both, whose sums over all living ones are equal;
@@ -50,9 +59,9 @@ impl Driver<'_> {
     /// Checks from now on, and ends the run after so many events.
     pub(crate) fn check_with(&mut self, event_limit: u64) {
         let ranks = self.ranks.len();
-        let (views, steps) = (vec![0; ranks], vec![0; ranks]);
+        let (views, steps, ended) = (vec![0; ranks], vec![0; ranks], Vec::new());
         self.invariants =
-            Some(Invariants { views, steps, events: 0, event_limit, ended: Vec::new() });
+            Some(Invariants { views, steps, events: 0, event_limit, ended, used: BTreeMap::new() });
     }
 
     /// Checks what must hold after every event, if that was asked for.
@@ -112,6 +121,33 @@ impl Driver<'_> {
         }
     }
 
+    /// Ranks say these events, from the one in this place on: counts the units of shared data that are used.
+    pub(crate) fn note_units(&mut self, first_event: usize) {
+        let Some(seen) = &mut self.invariants else { return };
+        for event in self.events.range(first_event..) {
+            if let RankEvent::Confirmed { unit, .. } = event {
+                *seen.used.entry(*unit).or_default() += 1;
+            }
+        }
+    }
+
+    /// What is wrong with the books of the shared data, if anything is.
+    fn wrong_books(&self, seen: &Invariants, books: DataBooks) -> Option<String> {
+        let DataBooks { units, confirmed, handed_out_again } = books;
+        if confirmed != units || units != self.setup.workers() as u64 * self.setup.steps {
+            return Some(format!("{confirmed} of {units} units of the data are confirmed"));
+        }
+        if let Some(unit) = (0..units).find(|unit| !seen.used.contains_key(unit)) {
+            return Some(format!("unit {unit} of the data is confirmed, and nobody has used it"));
+        }
+        let twice = seen.used.values().map(|times| times - 1).sum::<u64>();
+        // A process that is lost with the controller has used some that nobody else has heard of.
+        let is_known = self.cluster.control != ControlPath::Worker;
+        (is_known && twice > handed_out_again).then(|| {
+            format!("{twice} units of the data were used again; the books say {handed_out_again}")
+        })
+    }
+
     /// A rank is told to end: keeps its state, if what must hold at the end is checked.
     pub(crate) fn note_end(&mut self, rank: usize) {
         let state = &mut self.ranks[rank];
@@ -121,8 +157,11 @@ impl Driver<'_> {
     }
 
     /// Checks what must hold at the end, if that was asked for.
-    pub(crate) fn check_end(&self) -> Result<(), SimError> {
+    pub(crate) fn check_end(&self, outcome: &Outcome) -> Result<(), SimError> {
         let Some(seen) = &self.invariants else { return Ok(()) };
+        if let Some(what) = outcome.data.and_then(|books| self.wrong_books(seen, books)) {
+            return Err(SimError::Broken { at: self.now, what });
+        }
         let living = seen.ended.iter().filter(|(rank, _)| self.ranks[*rank].is_alive());
         let states: Vec<&Saved> = living.map(|(_, state)| state).collect();
         if !self.has_settled_losses() {

@@ -8,7 +8,7 @@ use quelea_core::poison::PoisonPolicy;
 use quelea_core::problems::{ModelSpec, Problem};
 use quelea_core::properties::{OptimizerSite, Properties, TopologyRequirement};
 use quelea_core::registry::Registered;
-use quelea_core::run_spec::{CodecChoice, MakeTopology, RunSpec};
+use quelea_core::run_spec::{CodecChoice, DataAssignment, MakeTopology, RunSpec};
 use quelea_core::topology::{
     self, GROUPS, GroupExchange, Schedule, TopologyError, TopologyRequest,
 };
@@ -104,6 +104,7 @@ impl Run {
             steps: self.steps,
             seed: self.seed,
             poison: PoisonPolicy::Stop,
+            data: DataAssignment::Own,
             view: Arc::new(View::first(self.workers, servers, hosts.into(), schedule)),
             topology: make.map(TopologyBuilder::into_function),
         };

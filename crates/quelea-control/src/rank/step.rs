@@ -34,7 +34,8 @@ impl RankMachine {
             return Some(self.lend(now));
         }
         if self.budget.take() {
-            let loan = self.lend(now);
+            let unit = self.budget.units.begin();
+            let loan = self.lend(now).of_unit(unit);
             if self.asks_ahead {
                 self.ask(false);
             }
@@ -71,6 +72,9 @@ impl RankMachine {
         report.exposed_seconds += exposed;
         report.waiting_seconds += waiting;
         self.ready_at = now;
+        if let Some(unit) = self.budget.units.confirm() {
+            self.events.push(RankEvent::Confirmed { rank: self.node.rank.0, unit });
+        }
         let Computed { loss, samples } = pending.computed;
         let event = RecordKind::Step { loss, samples, compute, exposed, waiting };
         self.record(now, pending.step, event);

@@ -55,6 +55,7 @@ impl RankMachine {
             steps: steps.saturating_sub(self.share.steps_before),
             position: self.node.step(),
             granted: self.budget.granted(),
+            units: self.budget.units.share(),
             done: self.node.gradients_done(),
             is_finished: self.is_finished(),
             rest: self.rest_state(),

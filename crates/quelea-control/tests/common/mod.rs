@@ -30,6 +30,7 @@ pub fn run_spec(algorithm: &str, view: View, steps: u64) -> RunSpec {
         steps,
         seed: 1,
         poison: Default::default(),
+        data: Default::default(),
         view: Arc::new(view),
         topology: None,
     }

@@ -156,6 +156,8 @@ pub struct Loan {
     layout: Arc<Layout>,
     /// Which of the worker's gradients this is, from 0.
     step: u64,
+    /// Which unit of the data that all workers share it is of, where they do.
+    unit: Option<u64>,
     /// Buckets handed over.
     buckets: usize,
     /// Elements handed over; the boundary's copy at this side.
@@ -174,7 +176,8 @@ impl Loan {
         boundary: Arc<AtomicUsize>,
     ) -> Loan {
         boundary.store(0, Ordering::Release);
-        Loan { params, grad, layout, step, buckets: 0, start: 0, early: true, boundary }
+        let (unit, buckets, start, early) = (None, 0, 0, true);
+        Loan { params, grad, layout, step, unit, buckets, start, early, boundary }
     }
 
     /// A loan of these vectors outside any node, for trying gradient sources.
@@ -208,6 +211,18 @@ impl Loan {
     /// Which of the worker's gradients this is, from 0.
     pub fn step(&self) -> u64 {
         self.step
+    }
+
+    /// The same loan, for a gradient of this unit of the data that all workers share.
+    pub fn of_unit(mut self, unit: Option<u64>) -> Loan {
+        self.unit = unit;
+        self
+    }
+
+    /// Which batch of its data a source takes: that of the unit where workers share the data, otherwise
+    /// that of the worker's step.
+    pub fn batch(&self) -> u64 {
+        self.unit.unwrap_or(self.step)
     }
 
     /// Length of the flat vectors.

@@ -23,6 +23,8 @@ pub struct LogisticOptions {
     pub batch: usize,
     /// Who gets which samples.
     pub partition: Partition,
+    /// All workers draw from all samples, in one order ([`Problem::shares_data`]).
+    pub shared: bool,
     /// Whether there is a bias term.
     pub bias: bool,
     /// Strength of the quadratic penalty on the weights; the bias is free.
@@ -37,6 +39,7 @@ impl Default for LogisticOptions {
             workers: 1,
             batch: 0,
             partition: Partition::Iid,
+            shared: false,
             bias: true,
             l2: 0.0,
             seed: 0,
@@ -81,6 +84,7 @@ pub struct Logistic {
     /// The samples of each worker.
     parts: Vec<Arc<[u32]>>,
     batch: usize,
+    shared: bool,
     seed: u64,
 }
 
@@ -111,11 +115,16 @@ impl Logistic {
         if features == 0 {
             return Err(LogisticError::NoFeatures);
         }
-        let parts = options.partition.divide(&train, workers, options.seed);
+        let parts = if options.shared {
+            vec![(0..samples as u32).collect(); workers]
+        } else {
+            options.partition.divide(&train, workers, options.seed)
+        };
         Ok(Logistic {
             model: Model { features, bias: options.bias, l2: options.l2 as f32 },
             parts: parts.into_iter().map(Arc::from).collect(),
             batch: options.batch,
+            shared: options.shared,
             seed: options.seed,
             train: Arc::new(train),
             test,
@@ -144,7 +153,7 @@ impl Logistic {
             batch: self.batch_of(part.len()),
             sign,
             order: Order {
-                name: format!("order.{rank}"),
+                name: format!("order.{}", if self.shared { 0 } else { rank }),
                 seed: self.seed,
                 part,
                 epoch: None,
@@ -160,6 +169,10 @@ impl Logistic {
 }
 
 impl Problem for Logistic {
+    fn shares_data(&self) -> bool {
+        self.shared
+    }
+
     fn samples(&self) -> Vec<u32> {
         self.parts.iter().map(|part| self.batch_of(part.len()) as u32).collect()
     }
@@ -205,7 +218,7 @@ struct Source {
 
 impl GradientSource for Source {
     fn gradient(&mut self, loan: &mut Loan, _ready: &mut dyn FnMut(usize)) -> Computed {
-        let step = loan.step();
+        let step = loan.batch();
         let (params, grad) = loan.vectors();
         let share = 1.0 / self.batch as f64;
         let mut loss = self.model.penalty(params);

@@ -52,6 +52,12 @@ pub trait Problem: Send + Sync {
         None
     }
 
+    /// Whether all sources draw from all data, in one order: a gradient is then of the batch
+    /// [`Loan::batch`], whichever worker computes it, and every sample of an epoch is in one batch.
+    fn shares_data(&self) -> bool {
+        false
+    }
+
     /// How many samples a gradient of each worker is averaged over; empty if all are alike.
     fn samples(&self) -> Vec<u32> {
         Vec::new()

@@ -163,6 +163,7 @@ impl Case {
             view: Arc::new(view),
             topology: Some(make),
             poison: Default::default(),
+            data: Default::default(),
         };
         (setup, problem)
     }

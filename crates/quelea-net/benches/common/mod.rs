@@ -56,6 +56,7 @@ pub fn setup(worker: fn(&Options) -> Box<dyn Algorithm>, workers: usize, steps: 
         view: Arc::new(View::first(workers, 0, (0..workers as u32).collect(), None)),
         topology: None,
         poison: Default::default(),
+        data: Default::default(),
     }
 }
 

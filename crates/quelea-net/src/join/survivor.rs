@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quelea_control::{
-    Command, ControllerSuccession, Inheritance, MemberState, MissingQuorum, NO_RANK, PeerMessage,
-    QuorumRule, RankEvent, SuccessionConfig, SuccessionStep, ViewEntry,
+    Command, ControllerSuccession, Inheritance, MemberState, MemberUnits, MissingQuorum, NO_RANK,
+    PeerMessage, QuorumRule, RankEvent, SuccessionConfig, SuccessionStep, ViewEntry,
 };
 use quelea_core::message::Rank;
 use quelea_core::time::Time;
@@ -240,6 +240,8 @@ impl<'a> Survivor<'a> {
             granted: steps_since,
             is_finished: true,
             has_reported: true,
+            // Reports are asked for when all shared data are confirmed.
+            units: MemberUnits { settled: u64::MAX, ..MemberUnits::default() },
             ..MemberState::default()
         });
     }

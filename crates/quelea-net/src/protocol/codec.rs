@@ -169,6 +169,9 @@ impl Packet for Command {
         let w = Writer::default();
         match self {
             Command::Grant { done } => w.number(*done).packet(101),
+            Command::Unit { done, unit, settled } => {
+                w.number(*done).number(*unit).number(*settled).packet(123)
+            }
             Command::Deny => w.packet(102),
             Command::Drain => w.packet(103),
             Command::Probe(probe) => w.number(*probe).packet(104),
@@ -197,6 +200,7 @@ impl Packet for Command {
     fn decode(r: &mut Reader<'_>, kind: u16) -> Result<Command, ControlError> {
         Ok(match kind {
             101 => Command::Grant { done: r.number()? },
+            123 => Command::Unit { done: r.number()?, unit: r.number()?, settled: r.number()? },
             102 => Command::Deny,
             103 => Command::Drain,
             104 => Command::Probe(r.number()?),
@@ -255,6 +259,7 @@ impl Packet for RankEvent {
             RankEvent::Ticket { rank, number, urgent } => {
                 w.number(*rank).number(*number).number(*urgent).packet(201)
             }
+            RankEvent::Confirmed { rank, unit } => w.number(*rank).number(*unit).packet(223),
             RankEvent::Finished { rank, at } => w.number(*rank).number(at.0).packet(202),
             RankEvent::Probed { rank, probe, drained, sent, received } => w
                 .number(*rank)
@@ -312,6 +317,7 @@ impl Packet for RankEvent {
     fn decode(r: &mut Reader<'_>, kind: u16) -> Result<RankEvent, ControlError> {
         Ok(match kind {
             201 => RankEvent::Ticket { rank: r.small()?, number: r.number()?, urgent: r.flag()? },
+            223 => RankEvent::Confirmed { rank: r.small()?, unit: r.number()? },
             202 => RankEvent::Finished { rank: r.small()?, at: Time(r.number()?) },
             203 => RankEvent::Probed {
                 rank: r.small()?,
@@ -448,6 +454,7 @@ mod tests {
         comes_back(Command::Leave);
         comes_back(RankEvent::Leaving { rank: 2 });
         comes_back(Command::Grant { done: 11 });
+        comes_back(Command::Unit { done: 11, unit: 12, settled: 9 });
         comes_back(Command::Progress { done: 12 });
         comes_back(Command::Freeze(3));
         let departed = [(1, 7), (5, 8)].map(|(rank, steps)| DepartedRank {
@@ -463,6 +470,7 @@ mod tests {
         };
         comes_back(Command::View(change.clone()));
         comes_back(Command::Store(change.clone()));
+        comes_back(RankEvent::Confirmed { rank: 1, unit: 1 << 40 });
         comes_back(RankEvent::Stored { rank: 1, number: 3 });
         comes_back(RankEvent::Frozen { rank: 1, number: 3, step: 7 });
         comes_back(RankEvent::Salvaged { rank: 1, step: 7, model: vec![0.5] });

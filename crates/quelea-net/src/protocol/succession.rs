@@ -3,7 +3,9 @@
 
 use std::borrow::Cow;
 
-use quelea_control::{MemberState, PeerMessage, RankEvent, RestState, StoredEntry, ViewEntry};
+use quelea_control::{
+    MemberState, MemberUnits, PeerMessage, RankEvent, RestState, StoredEntry, ViewEntry,
+};
 use quelea_wire::control::{ControlError, Reader, Writer};
 
 use super::fields::{read_change, read_record, write_change, write_record};
@@ -47,7 +49,17 @@ fn write_state(w: Writer, state: &MemberState) -> Writer {
     let w = w.number(state.granted).number(state.done).number(state.is_finished);
     let w = w.number(rest as u64).number(state.durable).number(state.has_reported);
     let w = w.number(state.is_aborted).number(state.is_leaving);
-    w.list(&state.records, write_record)
+    write_units(w, &state.units).list(&state.records, write_record)
+}
+
+fn write_units(w: Writer, units: &MemberUnits) -> Writer {
+    let w = w.number(units.settled).list(&units.held, |w, unit| w.number(*unit));
+    w.list(&units.confirmed, |w, unit| w.number(*unit))
+}
+
+fn read_units(r: &mut Reader<'_>) -> Result<MemberUnits, ControlError> {
+    let (settled, held) = (r.number()?, r.list(Reader::number)?);
+    Ok(MemberUnits { settled, held, confirmed: r.list(Reader::number)? })
 }
 
 fn read_state(r: &mut Reader<'_>) -> Result<MemberState, ControlError> {
@@ -71,6 +83,7 @@ fn read_state(r: &mut Reader<'_>) -> Result<MemberState, ControlError> {
         has_reported: r.flag()?,
         is_aborted: r.flag()?,
         is_leaving: r.flag()?,
+        units: read_units(r)?,
         records: r.list(read_record)?,
     })
 }
@@ -193,6 +206,7 @@ mod tests {
             has_reported: true,
             is_aborted: false,
             is_leaving: true,
+            units: MemberUnits { settled: 7, held: vec![9], confirmed: vec![8, 11] },
             records: vec![Record { t: 0.5, rank: 2, step: 3, event }],
         };
         comes_back(PeerMessage::Vote { term: 2, state: Box::new(state) });

@@ -99,6 +99,7 @@ impl Run {
             view: Arc::new(view),
             topology: rebuilds.then_some(make),
             poison: Default::default(),
+            data: Default::default(),
         }
     }
 

@@ -8,7 +8,7 @@ use quelea_core::properties::{Budget, DeployedFrom, OptimizerSite, TopologyRequi
 use quelea_core::state::Saved;
 use quelea_core::time::Time;
 use quelea_core::view::ViewChange;
-use quelea_record::{RankCheckpoint, RankReport, ResumePoint};
+use quelea_record::{DATA_BOOKS, RankCheckpoint, RankReport, ResumePoint};
 use serde_json::Value;
 
 use super::read::Checkpoint;
@@ -41,6 +41,7 @@ const MAY_CHANGE: &[&str] = &[
 const ADDED: &[(&str, &str)] = &[
     ("algorithm.averaging", "active"),
     ("algorithm.sends", "every-step"),
+    ("data", "own"),
     ("topology.groups", "send"),
 ];
 
@@ -178,6 +179,8 @@ fn resized(
     for (index, part) in checkpoint.parts.iter().enumerate() {
         let place = index % prepared.config.workers;
         add(&mut parts[place].report, &part.report);
+        let books = part.state.numbers.iter().filter(|(name, _)| name.starts_with(DATA_BOOKS));
+        parts[0].state.numbers.extend(books.map(|(name, number)| (name.clone(), *number)));
     }
     Ok(parts)
 }

@@ -2,6 +2,7 @@
 //! configuration again, so it also tells another process what to run.
 
 use quelea_core::options::{OptionKind, OptionSpec, Options, Value as Given};
+use quelea_core::run_spec::DataAssignment;
 use serde_json::{Map, Value, json};
 
 use super::chosen::{Chosen, Listed};
@@ -28,6 +29,8 @@ impl Config {
             Length::Steps(steps) => put("steps", json!(steps)),
             Length::Epochs(epochs) => put("epochs", json!(epochs)),
         };
+        let is_shared = self.data == DataAssignment::Shared;
+        put("data", json!(if is_shared { "shared" } else { "own" }));
         put("evaluations", json!(self.evaluations));
         put("evaluate_workers", json!(self.evaluate_workers));
         put("plots", json!(self.plots));

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use quelea_core::problems::{ACCURACY, Evaluation};
-use quelea_record::{FACTS, FactKind, FactTotals, InFlight, Outcome, RankReport, SummaryForm};
+use quelea_record::{
+    DataBooks, FACTS, FactKind, FactTotals, InFlight, Outcome, RankReport, SummaryForm,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -58,6 +60,9 @@ pub struct Summary {
     pub measured: Map<String, Value>,
     /// Most that was on its way at any moment, where the driver can tell.
     pub in_flight: InFlightSummary,
+    /// The books of the data, where workers share them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<DataSummary>,
     /// Of every worker, each step whose number this divides is in `records.jsonl`.
     pub records_stride: u64,
     /// What went wrong without ending the run.
@@ -150,6 +155,17 @@ pub struct InFlightSummary {
     pub peak_bytes: u64,
 }
 
+/// The books of data that all workers share. A unit is the data of one gradient.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub struct DataSummary {
+    /// Units of the whole run.
+    pub units: u64,
+    /// Those that a worker has confirmed with the step that used them; none twice.
+    pub confirmed: u64,
+    /// Those that were handed out again because their worker was lost, and may count twice in effect.
+    pub handed_out_again: u64,
+}
+
 /// What a summary is made of beside the outcome.
 #[derive(Debug)]
 pub struct About {
@@ -205,6 +221,7 @@ impl Summary {
             ranks: outcome.ranks.iter().map(rank).collect(),
             measured: measured(&outcome.ranks),
             in_flight: in_flight(&outcome.in_flight),
+            data: outcome.data.map(data),
             records_stride: about.records_stride,
             warnings: outcome.warnings.iter().cloned().chain(about.warnings).collect(),
         }
@@ -282,6 +299,11 @@ fn measured(ranks: &[RankReport]) -> Map<String, Value> {
 
 fn in_flight(peaks: &InFlight) -> InFlightSummary {
     InFlightSummary { peak_messages: peaks.peak_messages, peak_bytes: peaks.peak_bytes }
+}
+
+fn data(books: DataBooks) -> DataSummary {
+    let DataBooks { units, confirmed, handed_out_again } = books;
+    DataSummary { units, confirmed, handed_out_again }
 }
 
 /// The metrics that have no place of their own.

@@ -5,7 +5,8 @@ use quelea_core::algorithms;
 use quelea_core::codec::CodecShape;
 use quelea_core::layout::Layout;
 use quelea_core::options::{Options, Value};
-use quelea_core::properties::{OptimizerSite, Properties, TopologyRequirement};
+use quelea_core::properties::{Budget, OptimizerSite, Properties, TopologyRequirement};
+use quelea_core::run_spec::DataAssignment;
 use quelea_core::topology::{self, Schedule};
 
 use crate::config::Config;
@@ -39,6 +40,32 @@ pub(super) fn check_clipping(
             config.algorithm.entry.meta.name
         );
         return Err(RequestError::field("optimizer.clip_norm", clip, problem));
+    }
+    Ok(())
+}
+
+/// Data are shared where a controller hands out gradients, and only undivided data can be.
+pub(super) fn check_shared_data(
+    config: &Config,
+    properties: &Properties,
+) -> Result<(), RequestError> {
+    if config.data == DataAssignment::Own {
+        return Ok(());
+    }
+    let refuse = |problem: String| Err(RequestError::field("data", "\"shared\"", problem));
+    if properties.budget != Budget::TotalGradients {
+        let name = config.algorithm.entry.meta.name;
+        return refuse(format!(
+            "`{name}` with these options gives every worker as many steps; must be \"own\""
+        ));
+    }
+    let options = &config.task.values.options;
+    let has = |key: &str| options.iter().any(|(name, _)| name == key);
+    if has("partition") && options.text("partition") != "iid" {
+        return refuse("`task.partition` divides the data; must be \"own\"".to_string());
+    }
+    if has("batches") && !options.reals("batches").is_empty() {
+        return refuse("`task.batches` gives workers batches of different size".to_string());
     }
     Ok(())
 }

@@ -87,6 +87,7 @@ fn build(request: &TaskRequest) -> Result<Built, RequestError> {
             "dirichlet" => Partition::Dirichlet { concentration: options.real("concentration") },
             _ => Partition::Iid,
         },
+        shared: request.shared_data,
         bias: options.flag("bias"),
         l2: options.real("l2"),
         seed: request.seed,

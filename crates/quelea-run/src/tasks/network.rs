@@ -87,6 +87,7 @@ pub(super) fn work_options(request: &TaskRequest) -> WorkOptions {
             }
             _ => Partition::Iid,
         },
+        shared: request.shared_data,
         subset: options.whole("subset") as usize,
         test_subset: options.whole("test_subset") as usize,
         seed: request.seed,

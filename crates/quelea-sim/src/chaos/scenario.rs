@@ -11,7 +11,7 @@ use quelea_core::problems::Problem;
 use quelea_core::problems::quadratic::{Quadratic, QuadraticOptions};
 use quelea_core::properties::Budget;
 use quelea_core::random::Rng;
-use quelea_core::run_spec::RunSpec;
+use quelea_core::run_spec::{DataAssignment, RunSpec};
 use quelea_core::time::Time;
 use quelea_core::topology::{Round, Schedule};
 use quelea_core::view::View;
@@ -86,6 +86,7 @@ impl ChaosScenario {
             initial: problem.initial().into(),
             steps,
             seed,
+            data: assignment(entry, seed),
             ..run_spec(entry, workers, spare, servers)
         };
         let mut cluster = costs(&mut picker);
@@ -120,6 +121,12 @@ impl ChaosScenario {
             _ => Some((10 * asked, Request::Stop)),
         };
         ChaosScenario { seed, setup, problem, cluster, schedule, request }
+    }
+
+    /// The same run with data that all workers share, if its algorithm allows that.
+    pub fn sharing_data(mut self) -> Option<ChaosScenario> {
+        self.setup.data = DataAssignment::Shared;
+        (self.setup.properties().budget == Budget::TotalGradients).then_some(self)
     }
 
     /// Runs it and checks what must hold.
@@ -218,6 +225,12 @@ impl ChaosScenario {
     /// Whether as many gradients were computed as there are.
     fn check_steps(&self, outcome: &Outcome, observer: &ChaosObserver) -> Result<(), String> {
         let total = self.setup.workers() as u64 * self.setup.steps;
+        if self.setup.data == DataAssignment::Shared {
+            let is_whole = outcome.data.is_some_and(|books| books.confirmed == total);
+            return is_whole
+                .then_some(())
+                .ok_or_else(|| format!("not {total}: {:?}", outcome.data));
+        }
         // What a lost worker was granted and has not done stays undone if the others have ended.
         let lost = outcome.ranks.iter().filter(|rank| rank.lost).count() as u64;
         let least = total.saturating_sub(GRANTED_AHEAD * lost);
@@ -261,12 +274,20 @@ impl ChaosScenario {
     pub fn described(&self) -> String {
         let ChaosScenario { seed, setup, cluster, schedule, request, .. } = self;
         let (name, workers, steps) = (setup.entry.meta.name, setup.workers(), setup.steps);
-        let servers = setup.view.servers.len();
+        let (servers, data) = (setup.view.servers.len(), setup.data);
         format!(
             "seed {seed}: {name}, {workers} workers, {servers} servers, {steps} steps, \
-             {schedule:?}, request {request:?}, {cluster:?}"
+             data {data:?}, {schedule:?}, request {request:?}, {cluster:?}"
         )
     }
+}
+
+/// Whether workers share the data: in half of the runs in which they can.
+fn assignment(entry: &Entry, seed: u64) -> DataAssignment {
+    let budget = (entry.properties)(&with_short_rounds(entry)).budget;
+    let can_share = budget == Budget::TotalGradients;
+    let is_drawn = Rng::new(seed, "chaos data", 0).below(2) == 0;
+    if can_share && is_drawn { DataAssignment::Shared } else { DataAssignment::Own }
 }
 
 /// What a run is made of, but for its size.
@@ -289,6 +310,7 @@ fn run_spec(entry: &'static Entry, workers: usize, spare: usize, servers: usize)
         steps: 0,
         seed: 0,
         poison: Default::default(),
+        data: Default::default(),
         view: Arc::new(View::with_spare_seats(workers, spare, servers, hosts, topology)),
         topology: Some(Arc::new(|hosts| Some(Arc::new(ring(hosts.len()))))),
     }

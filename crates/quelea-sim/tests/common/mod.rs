@@ -67,6 +67,7 @@ impl Case {
             view: Arc::new(View::first(workers, servers, hosts, topology)),
             topology: Some(Arc::new(|hosts| Some(Arc::new(ring(hosts.len()))))),
             poison: Default::default(),
+            data: Default::default(),
         };
         let cluster = Cluster { threads: 1, ..Cluster::default() };
         Case { setup, problem, cluster }
