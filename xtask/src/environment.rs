@@ -112,7 +112,7 @@ pub(crate) fn provide_beside(python: &Path, packages: &[&str]) -> Result<PathBuf
 }
 
 /// The same in a folder of this name.
-fn provide_named(python: &Path, name: &str, packages: &[&str]) -> Result<PathBuf> {
+pub(crate) fn provide_named(python: &Path, name: &str, packages: &[&str]) -> Result<PathBuf> {
     let lock = lock()?;
     let (folder, beside) = (cache()?.join(name), cache()?.join(format!("new-{name}")));
     if folder.exists() {

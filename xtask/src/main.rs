@@ -20,6 +20,7 @@ mod network;
 mod papers;
 mod peers;
 mod python;
+mod ray;
 mod reality;
 mod rules;
 mod sanitize;
@@ -58,6 +59,7 @@ usage: cargo xtask COMMAND
   mpi           MPI as a transport, with the system's Open MPI: lints and tests; --bench times it beside
                 MPI_Allreduce
   python        the Python package's tests, with PyTorch; further words go to pytest
+  ray           runs on a real Ray cluster of several nodes on this machine
   wheel         the Python package as a file that pip installs, in target/wheels; --portable links it
                 for older versions of the C library
   docs          make the pages of the manual that come from the tables
@@ -83,6 +85,7 @@ fn main() -> ExitCode {
         Some("slurm") => slurm::run(&words[1..]),
         Some("mpi") => mpi::run(&words[1..]),
         Some("python") => python::run(&words[1..]),
+        Some("ray") => ray::run(&words[1..]),
         Some("wheel") => wheel::run(&words[1..]),
         Some("docs") => docs::run(),
         Some("book") => book::run(&words[1..]),

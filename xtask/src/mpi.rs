@@ -27,7 +27,7 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     }
     if is_timed {
         let bench = ["bench", "-p", "quelea-net", "--features", "mpi", "--bench", "local"];
-        return execute(&mut cargo().args(bench));
+        return execute(cargo().args(bench));
     }
     let features = "quelea-net/mpi,quelea-cli/mpi,conformance/mpi";
     let packages = ["-p", "quelea-net", "-p", "quelea-cli", "-p", "conformance"];

@@ -1,6 +1,6 @@
 // long: four ways through the same cases, which are easier to compare in one place
 //! Processes of one machine, through shared memory and over TCP: all-reduces and exchanges of pairs, 25 MiB
-//! and 4 KiB, beside PyTorch's gloo and Open MPI where they are found.
+//! and 4 KiB, beside PyTorch's gloo and Open MPI where they are found; with the feature `mpi` over MPI too.
 //!
 //! Every case runs in every way in turns. A round is what lies between two completions at rank 0; of all
 //! rounds of all runs of a way the median counts, for small messages the 99th percentile too.
@@ -24,7 +24,8 @@ use quelea_core::run_spec::RunSpec;
 use quelea_core::state::Visitor;
 use quelea_core::time::Time;
 use quelea_core::vector;
-use quelea_net::{Coordinator, Hosted, NetOptions, TransportKind, join};
+use quelea_net::launcher::{self, Rendezvous};
+use quelea_net::{Coordinator, Gradients, Hosted, JobError, NetOptions, TransportKind, join};
 use quelea_record::Silent;
 
 /// Rounds that only fill pools and caches.
@@ -252,17 +253,52 @@ fn options(transport: TransportKind) -> NetOptions {
 
 fn take_part(address: &str) {
     let rank = std::env::var("QUELEA_BENCH_RANK").ok().and_then(|rank| rank.parse().ok());
-    join(address, rank, &NetOptions::default(), &mut |job| {
-        let text = String::from_utf8_lossy(job).into_owned();
-        let numbers: Vec<u64> = text.split(' ').filter_map(|word| word.parse().ok()).collect();
-        let [is_pair, elements, workers, steps] = numbers[..] else {
-            return Err("four numbers".into());
-        };
-        ELEMENTS.store(elements as usize, Ordering::Relaxed);
-        let what = if is_pair == 1 { Exchanged::Pair } else { Exchanged::AllReduce };
-        Ok((spec(what, workers as usize, steps), nothing()))
-    })
-    .expect("it takes part");
+    join(address, rank, &NetOptions::default(), &mut read_job).expect("it takes part");
+}
+
+fn read_job(job: &[u8]) -> Result<(RunSpec, Gradients), JobError> {
+    let text = String::from_utf8_lossy(job).into_owned();
+    let numbers: Vec<u64> = text.split(' ').filter_map(|word| word.parse().ok()).collect();
+    let [is_pair, elements, workers, steps] = numbers[..] else {
+        return Err("four numbers".into());
+    };
+    ELEMENTS.store(elements as usize, Ordering::Relaxed);
+    let what = if is_pair == 1 { Exchanged::Pair } else { Exchanged::AllReduce };
+    Ok((spec(what, workers as usize, steps), nothing()))
+}
+
+fn write_job(case: &Case, steps: u64) -> String {
+    let is_pair = u8::from(case.what == Exchanged::Pair);
+    format!("{is_pair} {} {} {steps}", case.elements, case.workers)
+}
+
+/// One of the processes that `mpirun` has started; the first prints the milliseconds of every round.
+fn take_part_over_mpi(job: &str) {
+    let found = launcher::detect(|name| std::env::var(name).ok());
+    let mut launched = found.expect("usable").expect("mpirun");
+    launched.rendezvous = Rendezvous::Mpi;
+    if launched.rank > 0 {
+        let place = launched.rendezvous.to_join();
+        let (rank, options) = (Some(launched.rank), NetOptions::default());
+        return join(&place, rank, &options, &mut read_job).expect("it takes part");
+    }
+    let coordinator = Coordinator::of_launch(&launched, NetOptions::default()).expect("a port");
+    let (spec, gradients) = read_job(job.as_bytes()).expect("this program has written it");
+    let hosted = Hosted { workers: vec![0] };
+    coordinator.run(job.into(), &spec, &gradients, &hosted, &mut Silent).expect("it ends");
+    for seconds in &*MEASURED.lock().expect("no panic") {
+        println!("{}", seconds * 1e3);
+    }
+}
+
+/// quelea over MPI, where it is built with it.
+fn over_mpi(case: &Case) -> Vec<f64> {
+    if !cfg!(feature = "mpi") {
+        return Vec::new();
+    }
+    let mut command = mpirun(case);
+    command.arg(std::env::current_exe().expect("this bench"));
+    printed(command.env("QUELEA_BENCH_OVER_MPI", write_job(case, WARM_UP + case.rounds)))
 }
 
 /// Milliseconds of every round.
@@ -280,8 +316,7 @@ fn quelea(case: &Case, transport: TransportKind) -> Vec<f64> {
             .expect("it starts")
     };
     let children: Vec<Child> = (1..workers).map(child).collect();
-    let is_pair = u8::from(what == Exchanged::Pair);
-    let job = format!("{is_pair} {} {workers} {steps}", case.elements).into_bytes();
+    let job = write_job(case, steps).into_bytes();
     let hosted = Hosted { workers: vec![0] };
     MEASURED.lock().expect("no panic").clear();
     let spec = spec(what, workers, steps);
@@ -313,13 +348,18 @@ fn gloo(python: &str, case: &Case) -> Vec<f64> {
 /// Open MPI, whose program was compiled to this path.
 fn mpi(program: &PathBuf, case: &Case) -> Vec<f64> {
     let words = [case.rounds as usize, case.elements].map(|word| word.to_string());
+    printed(mpirun(case).arg(program).arg(case.word()).args(words))
+}
+
+/// The launcher, for as many processes as the case has.
+fn mpirun(case: &Case) -> Command {
     let mut command = Command::new("mpirun");
     command.args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n"]);
     // Without it, ranks that share cores wait for each other in busy loops.
     let is_crowded = std::thread::available_parallelism().is_ok_and(|n| n.get() < case.workers);
     command.arg(case.workers.to_string());
     command.args(["--mca", "mpi_yield_when_idle", if is_crowded { "1" } else { "0" }]);
-    printed(command.arg(program).arg(case.word()).args(words))
+    command
 }
 
 /// Compiles the program for Open MPI, where there is a compiler for it.
@@ -352,16 +392,18 @@ struct Found {
     tcp: Times,
     gloo: Times,
     mpi: Times,
+    over_mpi: Times,
 }
 
 fn measure(case: &Case, python: Option<&str>, program: Option<&PathBuf>, runs: usize) -> Found {
     let mut found = Found::default();
     for run in 0..runs {
-        for turn in 0..4 {
-            match (run + turn) % 4 {
+        for turn in 0..5 {
+            match (run + turn) % 5 {
                 0 => found.shared.0.extend(quelea(case, TransportKind::Auto)),
                 1 => found.tcp.0.extend(quelea(case, TransportKind::Tcp)),
                 2 => found.gloo.0.extend(python.into_iter().flat_map(|python| gloo(python, case))),
+                3 => found.over_mpi.0.extend(if is_test() { Vec::new() } else { over_mpi(case) }),
                 _ => found.mpi.0.extend(program.into_iter().flat_map(|path| mpi(path, case))),
             }
         }
@@ -372,6 +414,9 @@ fn measure(case: &Case, python: Option<&str>, program: Option<&PathBuf>, runs: u
 fn main() {
     if let Ok(address) = std::env::var("QUELEA_BENCH_ADDRESS") {
         return take_part(&address);
+    }
+    if let Ok(job) = std::env::var("QUELEA_BENCH_OVER_MPI") {
+        return take_part_over_mpi(&job);
     }
     let python = std::env::var("QUELEA_TORCH_PYTHON").ok().filter(|_| !is_test());
     let program = if is_test() { None } else { mpi_program() };
@@ -391,11 +436,13 @@ fn main() {
 fn report(case: &Case, mut found: Found) {
     let (name, is_small) = (case.name(), case.elements == SMALL);
     let ours = found.shared.median().expect("measured");
+    let open_mpi = found.mpi.median();
     let each = [
         ("shared memory", &mut found.shared),
         ("TCP", &mut found.tcp),
         ("gloo", &mut found.gloo),
         ("Open MPI", &mut found.mpi),
+        ("over MPI", &mut found.over_mpi),
     ];
     let mut fields = Vec::new();
     for (way, times) in each {
@@ -407,6 +454,8 @@ fn report(case: &Case, mut found: Found) {
         }
         if way == "gloo" {
             fields.push(format!("\"ratio\": {:.3}", ours / ms));
+        } else if way == "over MPI" {
+            fields.extend(open_mpi.map(|its| format!("\"over MPI / Open MPI\": {:.3}", ms / its)));
         } else if way != "shared memory" {
             fields.push(format!("\"ours / {way}\": {:.3}", ours / ms));
         }
