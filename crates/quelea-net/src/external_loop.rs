@@ -29,6 +29,7 @@ use quelea_core::node::Loan;
 use quelea_core::node::loan::SharedVector;
 use quelea_core::problems::Computed;
 use quelea_core::state::Saved;
+use quelea_core::view::ViewChange;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::compute::{Compute, Gradient};
@@ -102,6 +103,8 @@ struct LoopShared {
     entrance: OnceLock<LoopEntrance>,
     /// The workers that take part.
     workers: Mutex<Vec<u32>>,
+    /// The changes of membership since the run began.
+    changes: Mutex<Vec<ViewChange>>,
 }
 
 /// What the rank asks of the loop.
@@ -143,6 +146,11 @@ impl ExternalLoop {
         *self.shared.workers() = workers.collect();
     }
 
+    /// Shows the loop how membership has changed besides.
+    pub(crate) fn show_changes(&self, changes: &[ViewChange]) {
+        self.shared.changes().extend_from_slice(changes);
+    }
+
     /// Whether the loop waits where all loops come together outside the run.
     pub(crate) fn is_gathering(&self) -> bool {
         self.shared.gathering.load(Ordering::Relaxed)
@@ -168,6 +176,10 @@ impl ExternalLoop {
 impl LoopShared {
     fn workers(&self) -> MutexGuard<'_, Vec<u32>> {
         self.workers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn changes(&self) -> MutexGuard<'_, Vec<ViewChange>> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -232,6 +244,12 @@ impl LoopHandle {
     /// The workers that take part, as far as the rank knows.
     pub fn workers(&self) -> Vec<u32> {
         self.shared.workers().clone()
+    }
+
+    /// The changes of membership since the run began, in order. At the turn for a gradient, every change that
+    /// holds from its step or an earlier one on is among them.
+    pub fn changes(&self) -> Vec<ViewChange> {
+        self.shared.changes().clone()
     }
 
     /// The loop's own state, as [`LoopTurn::Save`] asked.

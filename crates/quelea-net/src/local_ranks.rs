@@ -257,6 +257,7 @@ impl RankThread {
             let sponsor = context.start.parts.get(rank.index()).filter(|_| context.start.joins);
             let sponsor = sponsor.map(|part| &part.state);
             external.attach(self.own.clone(), LoopEntrance::of(machine.node().step(), sponsor));
+            external.show_changes(&context.start.changes);
             if context.setup.properties().optimizer == OptimizerSite::Workers {
                 machine.optimize_outside();
             }

@@ -258,6 +258,9 @@ impl RankState {
         self.doors.welcome(&change.joined);
         self.machine.change_view(self.clock.now(), view);
         self.show_workers();
+        if let Some(external) = &self.external {
+            external.show_changes(std::slice::from_ref(change));
+        }
         self.settle();
     }
 

@@ -1,5 +1,6 @@
 //! One rank of a run whose outer loop is the training script.
 
+mod changes;
 pub(crate) mod start;
 
 use std::path::PathBuf;
@@ -30,6 +31,7 @@ use crate::properties::PyProperties;
 use crate::settings::{config, value_error};
 use crate::vectors::{RankVectors, VectorAt};
 use crate::{Error, Left, POLL_INTERVAL, uninterrupted};
+use changes::{MembershipChange, shown_change};
 use start::{Membership, RankStart, check_restarts, recorder};
 
 /// More steps than all ranks together will ever take: the script decides when it is done.
@@ -173,6 +175,13 @@ impl PyRun {
     #[getter]
     fn workers(&self) -> Vec<u32> {
         self.handle.workers()
+    }
+
+    /// The changes of membership since the run began: who departed after how many steps, who joined, and from
+    /// which step on it holds.
+    #[getter]
+    fn changes(&self) -> Vec<MembershipChange> {
+        self.handle.changes().iter().map(shown_change).collect()
     }
 
     /// Whether the others continue when this process is lost or leaves.

@@ -1,3 +1,4 @@
+// long: the keys of all tables that name no entry, and the whole configuration
 //! A run file, checked and with every default filled in.
 //!
 //! | module | what is in it |

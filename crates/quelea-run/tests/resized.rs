@@ -10,6 +10,7 @@ use quelea_run::config::source::{ConfigSetting, parse, setting};
 use quelea_run::drive;
 use quelea_run::execute::{Finished, execute};
 use quelea_run::files::directory::Directory;
+use quelea_run::files::summary::DataSummary;
 use quelea_run::prepared::PreparedRun;
 
 fn simulate(prepared: &PreparedRun, out: &Path) -> Finished {
@@ -50,4 +51,25 @@ fn every_row_goes_on_with_more_and_with_fewer_workers() {
             assert_eq!(after.resumed_from_step, Some(30));
         }
     }
+}
+
+#[test]
+fn shared_data_continue_the_epoch_with_another_number_of_workers() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let text = "task = { name = \"logistic\", batch = 8 }\ndata = \"shared\"\nworkers = 4\nsteps = 60\n\
+                algorithm.name = \"ad-psgd\"\ncheckpoint.every = 30\ncluster.compute_cv = 0.5\nplots = false";
+    let config = Config::read(parse(text).expect("TOML"), &[], None).expect("good");
+    let out = folder.path().join("run");
+    let before = simulate(&PreparedRun::new(config).expect("good"), &out).summary;
+    let whole = |units| Some(DataSummary { units, confirmed: units, handed_out_again: 0 });
+    assert_eq!(before.data, whole(240));
+    let checkpoint = read::open(&out.join("checkpoints/step-30")).expect("whole");
+    let settings = [setting("workers=3").expect("good"), setting("steps=70").expect("good")];
+    let table = checkpoint.config(&settings, None).expect("a table");
+    let config = Config::read(table, &settings, None).expect("good");
+    let prepared = PreparedRun::new(config).expect("good").resume_from(&checkpoint).expect("fits");
+    let after = simulate(&prepared, &folder.path().join("resumed")).summary;
+    // Of 210 units, those of the first 30 steps of four workers were confirmed before.
+    assert_eq!(after.data, whole(210));
+    assert_eq!(after.steps, 210, "none is computed again");
 }

@@ -410,6 +410,33 @@ mod tests {
     }
 
     #[test]
+    fn workers_that_share_the_data_draw_every_sample_once_in_an_epoch_whoever_takes_which_batch() {
+        let text: String = (1..=7).map(|k| format!("{} {k}:1\n", k % 2)).collect();
+        let train = Dataset::parse(text.as_bytes()).expect("good text");
+        let options = LogisticOptions {
+            workers: 2,
+            batch: 3,
+            bias: false,
+            shared: true,
+            ..LogisticOptions::default()
+        };
+        let problem = Logistic::new(train, None, &options).expect("good options");
+        assert!(problem.shares_data());
+        let mut sources = [0, 1].map(|rank| problem.source(rank));
+        let mut drawn = [0.0; 7];
+        // Each takes steps of its own; which batch that is, is in the loan.
+        for (step, unit) in [0, 3, 1, 2, 6, 4, 5].into_iter().enumerate() {
+            let layout = std::sync::Arc::new(crate::layout::Layout::plain(7, 0));
+            let mut loan = Loan::detached(vec![0.0; 7], layout, step as u64).of_unit(Some(unit));
+            sources[step % 2].gradient(&mut loan, &mut |_| {});
+            for (drawn, grad) in drawn.iter_mut().zip(loan.into_gradient()) {
+                *drawn += (grad * 6.0).abs();
+            }
+        }
+        assert!(drawn.iter().all(|drawn| (drawn - 3.0f32).abs() < 1e-5), "{drawn:?}");
+    }
+
+    #[test]
     fn a_gradient_depends_on_the_step_and_not_on_those_before() {
         let options = LogisticOptions { workers: 3, batch: 16, seed: 5, ..Default::default() };
         let problem = wdbc(&options);

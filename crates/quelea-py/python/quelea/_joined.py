@@ -25,12 +25,17 @@ class JoinedState:
         self._loaded = loaded
         #: Steps that were taken before the run.
         self.steps_before: int = loaded["steps_before"]
+        #: With what data the run began, where its ranks share them.
+        self.data: tuple[list[int], int] | None = loaded["data"]
         #: The flat parameters.
         self.params = params.detach().clone()
 
     @staticmethod
     def save(
-        optimizer: torch.optim.Optimizer, untrained: UntrainedTensors, steps_before: int
+        optimizer: torch.optim.Optimizer,
+        untrained: UntrainedTensors,
+        steps_before: int,
+        data: tuple[list[int], int] | None,
     ) -> bytes:
         """The state of this script, for a process that joins."""
         tensors = untrained.tensors()
@@ -42,6 +47,7 @@ class JoinedState:
                 "untrained": [t.detach().cpu() for t in tensors] if is_small else None,
                 "digest": None if is_small else untrained.digest(tensors),
                 "steps_before": steps_before,
+                "data": data,
             },
             file,
         )

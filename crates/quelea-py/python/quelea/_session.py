@@ -109,6 +109,8 @@ class Session:
         self._steps_of_earlier_runs = self._steps_resumed = 0
         #: What a process that has joined a run began with, until its first step.
         self.joined: JoinedState | None = None
+        #: With what data that run began, where its ranks share them.
+        self.joined_data: tuple[list[int], int] | None = None
         self._open(initial)
         if is_late:
             self._take_over()
@@ -170,7 +172,9 @@ class Session:
     def _save(self) -> bytes:
         """What a process that joins needs besides the vectors of this rank."""
         steps_before = self._steps_of_earlier_runs + self._steps_resumed
-        return JoinedState.save(self.optimizer, self.untrained, steps_before)
+        sampler = self.step.sampler
+        data = None if sampler is None else sampler.start()
+        return JoinedState.save(self.optimizer, self.untrained, steps_before, data)
 
     def _take_over(self) -> None:
         """Begins where the others are, after this process has joined their run."""
@@ -179,6 +183,7 @@ class Session:
             raise Error("internal error in quelea: the others' state did not come with the run")
         self.joined = JoinedState(state, self.active.flat.params)
         self._steps_resumed = self.joined.steps_before
+        self.joined_data = self.joined.data
         self.restore_joined()
 
     def restore_joined(self) -> None:

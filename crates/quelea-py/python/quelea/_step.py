@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -10,6 +11,9 @@ from quelea import _checks, _failure
 from quelea._active_run import ActiveRun
 from quelea._backward import BackwardPass
 from quelea._turn import Turn
+
+if TYPE_CHECKING:
+    from quelea._elastic import ElasticSampler
 
 
 class OptimizerStep:
@@ -19,6 +23,8 @@ class OptimizerStep:
 
     def __init__(self, backward: BackwardPass):
         self.backward = backward
+        #: Is told of every step that was taken.
+        self.sampler: ElasticSampler | None = None
 
     def attach(self, active: ActiveRun) -> None:
         """Passes steps on to this run from now on."""
@@ -72,6 +78,8 @@ class OptimizerStep:
         active.flat.fetch(grads=False)
         active.binding.narrow.refresh()
         self.backward.reset()
+        if self.sampler is not None:
+            self.sampler.step_taken()
         _failure.continues()
         balancer = self.backward.balancer
         if balancer is not None:

@@ -27,6 +27,7 @@ from quelea._algorithm import Algorithm, resolved
 from quelea._balance import Balance, BalancedBatches, balancer_of
 from quelea._checkpoint import RunState, load_state_dict, state_dict
 from quelea._core import Error, Group, Left
+from quelea._elastic import ElasticSampler
 from quelea._exchange import Exchange
 from quelea._progress import global_step, leave, page, report_loss, start_step, workers
 from quelea._schedulers import GlobalScheduler
@@ -62,6 +63,7 @@ from quelea._windows import (
 __all__ = [
     "Balance",
     "BalancedBatches",
+    "ElasticSampler",
     "Error",
     "GlobalScheduler",
     "Left",

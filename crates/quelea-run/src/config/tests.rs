@@ -191,6 +191,18 @@ const WRONG: &[(&str, &str)] = &[
         "`task.test` = \"not/there\": no such file",
     ),
     (
+        "data = \"shared\"\nalgorithm.name = \"allreduce\"",
+        "`data` = \"shared\": `allreduce` with these options gives every worker as many steps",
+    ),
+    (
+        "data = \"shared\"\nalgorithm.name = \"asp\"\ntask.name = \"quadratic\"",
+        "`data` = \"shared\": what it trains has no data that every epoch goes through once",
+    ),
+    (
+        "data = \"shared\"\nalgorithm.name = \"asp\"\ntask = { name = \"logistic\", partition = \"dirichlet\" }",
+        "`data` = \"shared\": `task.partition` divides the data",
+    ),
+    (
         "epochs = 2\ntask.name = \"quadratic\"",
         "`epochs` = 2: the task `quadratic` has no data to go through",
     ),

@@ -227,9 +227,7 @@ impl ChaosScenario {
         let total = self.setup.workers() as u64 * self.setup.steps;
         if self.setup.data == DataAssignment::Shared {
             let is_whole = outcome.data.is_some_and(|books| books.confirmed == total);
-            return is_whole
-                .then_some(())
-                .ok_or_else(|| format!("not {total}: {:?}", outcome.data));
+            return if is_whole { Ok(()) } else { Err(format!("not {total}: {:?}", outcome.data)) };
         }
         // What a lost worker was granted and has not done stays undone if the others have ended.
         let lost = outcome.ranks.iter().filter(|rank| rank.lost).count() as u64;
@@ -284,8 +282,8 @@ impl ChaosScenario {
 
 /// Whether workers share the data: in half of the runs in which they can.
 fn assignment(entry: &Entry, seed: u64) -> DataAssignment {
-    let budget = (entry.properties)(&with_short_rounds(entry)).budget;
-    let can_share = budget == Budget::TotalGradients;
+    let properties = (entry.properties)(&with_short_rounds(entry));
+    let can_share = properties.budget == Budget::TotalGradients;
     let is_drawn = Rng::new(seed, "chaos data", 0).below(2) == 0;
     if can_share && is_drawn { DataAssignment::Shared } else { DataAssignment::Own }
 }
