@@ -384,18 +384,4 @@ impl Controller {
     pub fn view(&self) -> &Arc<View> {
         &self.members.view
     }
-
-    fn outcome(&mut self) -> Outcome {
-        self.leave_out_poisoned_reports();
-        if self.omitted_warnings > 0 {
-            self.warnings.push(format!("and {} warnings more", self.omitted_warnings));
-        }
-        Outcome {
-            clock_seconds: self.clock_seconds,
-            warnings: std::mem::take(&mut self.warnings),
-            ranks: self.ranks.iter_mut().filter_map(|progress| progress.report.take()).collect(),
-            data: self.budget.books(),
-            ..Outcome::default()
-        }
-    }
 }

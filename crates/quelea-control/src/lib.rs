@@ -51,7 +51,7 @@
 //! | `suspicion` | who is late, whose thread says nothing, why nobody moves |
 //! | `blame` | which link does not deliver |
 //! | `salvage` | models of a run that is aborted |
-//! | `poisoned_reports` | models that would spoil the final one |
+//! | `outcome` | what a run comes to, from the reports of its ranks |
 
 #![warn(clippy::disallowed_methods, clippy::disallowed_types)]
 
@@ -73,7 +73,7 @@ mod limits;
 mod member;
 mod membership;
 mod messages;
-mod poisoned_reports;
+mod outcome;
 mod progress;
 mod quorum;
 mod rank;

@@ -1,13 +1,28 @@
-//! Models that cannot be deployed, in the last reports of some workers while others have good ones.
+//! What a run comes to, from the last reports of its ranks.
 
 use quelea_core::poison::{self, PoisonPolicy};
+use quelea_record::Outcome;
 
 use crate::controller::Controller;
 
 impl Controller {
+    pub(crate) fn outcome(&mut self) -> Outcome {
+        self.leave_out_poisoned_reports();
+        if self.omitted_warnings > 0 {
+            self.warnings.push(format!("and {} warnings more", self.omitted_warnings));
+        }
+        Outcome {
+            clock_seconds: self.clock_seconds,
+            warnings: std::mem::take(&mut self.warnings),
+            ranks: self.ranks.iter_mut().filter_map(|progress| progress.report.take()).collect(),
+            data: self.budget.books(),
+            ..Outcome::default()
+        }
+    }
+
     /// Leaves workers out of the deployed model whose own is poisoned: one of them would spoil the mean of all. Where
     /// everybody's is, the run has diverged, and its models are kept as they are.
-    pub(crate) fn leave_out_poisoned_reports(&mut self) {
+    fn leave_out_poisoned_reports(&mut self) {
         if self.setup.poison == PoisonPolicy::Ignore {
             return;
         }
