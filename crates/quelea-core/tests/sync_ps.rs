@@ -86,6 +86,9 @@ fn a_threshold_of_zero_is_the_synchronous_server_bit_for_bit() {
     }
 }
 
+/// The last gradient that a worker has sent, of which model it was, and when.
+type SentGradient = (Vec<f64>, Vec<f64>, usize);
+
 /// LAG-WK and the rule of LASG-PS in double precision, as the papers have them, with sums of
 /// differences at the server. Returns the model and how many gradients were sent.
 fn by_hand(case: &Case, rule: &str, threshold: f64, smoothness: f64) -> (Vec<f64>, u64) {
@@ -94,7 +97,7 @@ fn by_hand(case: &Case, rule: &str, threshold: f64, smoothness: f64) -> (Vec<f64
     let distance =
         |x: &[f64], y: &[f64]| -> f64 { x.iter().zip(y).map(|(x, y)| (x - y) * (x - y)).sum() };
     let (mut model, mut sum, mut moves) = (vec![0.0; d], vec![0.0; d], Vec::new());
-    let mut sent: Vec<Option<(Vec<f64>, Vec<f64>, usize)>> = vec![None; n];
+    let mut sent: Vec<Option<SentGradient>> = vec![None; n];
     let mut uploads = 0;
     for step in 0..case.steps as usize {
         let newest = &moves[moves.len().saturating_sub(window)..];

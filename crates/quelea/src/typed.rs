@@ -148,6 +148,14 @@ words! {
         MultiKrum = "multi-krum",
         GeometricMedian = "geometric-median",
         CenteredClipping = "centered-clipping",
+        MajorityVote = "majority-vote",
+    }
+
+    /// The option `lazy` of [`SyncPs`].
+    SyncPsLazy {
+        Never = "never",
+        Gradient = "gradient",
+        Parameters = "parameters",
     }
 
     /// The option `pre_aggregate` of [`SyncPs`].
@@ -189,6 +197,8 @@ algorithms! {
         barrier: bool,
         /// Lose the gradient that triggers an update, as published (ablation). Default: `false`.
         drop_trigger: bool,
+        /// Workers take their own steps; without, and with `alpha` = 1, this is naive asymmetric training (ablation). Default: `true`.
+        self_update: bool,
     }
 
     /// `allreduce`: synchronous SGD; every step averages all gradients exactly.
@@ -281,6 +291,8 @@ algorithms! {
     DPsgd = "d-psgd" {
         /// When neighbours are averaged relative to the gradient step. Default: `"consensus"`.
         form: DPsgdForm,
+        /// Steps from one average with the neighbours to the next; the others are local. Default: `1`.
+        period: u64,
     }
 
     /// `d2`: exact diffusion with the full weights: faster mixing, on fewer topologies.
@@ -469,11 +481,11 @@ algorithms! {
 
     /// `sync-ps`: synchronous parameter server; every step waits for all gradients, or for all but a few.
     ///
-    /// Paper: Li et al. 2014 (parameter server), with a barrier every step; backup workers: Chen et al. 2016, arXiv:1604.00981; robust rules: arXiv:1703.02757 (Krum), 1803.01498 (median, trimmed mean), 1912.13445 (geometric median), 2012.10333 (centered clipping), 2006.09365 (bucketing), 2302.01772 (NNM)
+    /// Paper: Li et al. 2014 (parameter server), with a barrier every step; backup workers: Chen et al. 2016, arXiv:1604.00981; robust rules: arXiv:1703.02757 (Krum), 1803.01498 (median, trimmed mean), 1912.13445 (geometric median), 2012.10333 (centered clipping), 2006.09365 (bucketing), 2302.01772 (NNM), 1810.05291 (majority vote); lazy uploads: 1805.09965 (LAG), 2002.11360 (LASG)
     SyncPs = "sync-ps" {
         /// A step waits for all but this many gradients, and for one at least; late ones are dropped. Default: `0`.
         backup: u64,
-        /// How the gradients of a step become one. Default: `"mean"`.
+        /// How the gradients of a step become one; majority-vote gives 1 or -1 per element. Default: `"mean"`.
         aggregate: SyncPsAggregate,
         /// What comes before it: nearest-neighbour mixing, or means of random groups. Default: `"none"`.
         pre_aggregate: SyncPsPreAggregate,
@@ -483,6 +495,14 @@ algorithms! {
         clip_radius: f64,
         /// Steps of the geometric median and of centered clipping. Default: `8`.
         iterations: u64,
+        /// When a worker lets the servers use its last gradient again: never, while its gradient has changed little (LAG-WK), or while the model has moved little (LASG-PS). Default: `"never"`.
+        lazy: SyncPsLazy,
+        /// Ξ: how large a change is too large, in mean squares of the last steps of the model over the learning rate; 0 sends every change. Default: `1`.
+        lazy_threshold: f64,
+        /// D: how many steps of the model are looked at. Default: `10`.
+        lazy_window: u64,
+        /// L of `lazy` = "parameters": how fast gradients change with the model at most. Default: `1`.
+        lazy_smoothness: f64,
     }
 }
 // <!-- End of what is made from the table. -->

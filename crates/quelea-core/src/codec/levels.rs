@@ -13,7 +13,13 @@ pub fn stream(seed: u64, name: &str, at: VectorId) -> Rng {
 }
 
 /// Writes the codes of `values`, rounded at random, in `width` bits each.
-pub fn write(values: &[f32], scale: LevelScale, width: usize, lanes: &mut Lanes, out: &mut [u8]) {
+pub fn write(
+    values: &[f32],
+    scale: LevelScale,
+    width: usize,
+    lanes: &mut RandomLanes,
+    out: &mut [u8],
+) {
     let level = Level::best();
     for (values, out) in values.chunks(BATCH).zip(out.chunks_mut(BATCH / 8 * width)) {
         let mut codes = [0; BATCH];
@@ -49,15 +55,17 @@ pub const BATCH: usize = 256;
 const LANES: usize = 16;
 
 /// xoshiro128+ (Blackman and Vigna 2018) in every lane: the upper bits of its values are good.
-pub struct Lanes {
+pub struct RandomLanes {
     state: [[u32; LANES]; 4],
 }
 
-impl Lanes {
+impl RandomLanes {
     /// Those of the vector `at`, of the stream `name` of a run with this seed.
-    pub fn new(seed: u64, name: &str, at: VectorId) -> Lanes {
+    pub fn new(seed: u64, name: &str, at: VectorId) -> RandomLanes {
         let mut seeds = stream(seed, name, at);
-        Lanes { state: std::array::from_fn(|_| std::array::from_fn(|_| seeds.next_u64() as u32)) }
+        RandomLanes {
+            state: std::array::from_fn(|_| std::array::from_fn(|_| seeds.next_u64() as u32)),
+        }
     }
 
     #[inline(always)]
@@ -89,7 +97,7 @@ pub struct LevelScale {
 
 kernel! {
     /// Writes the codes of `values`, rounded at random.
-    pub fn round(values: &[f32], scale: LevelScale, lanes: &mut Lanes, codes: &mut [u32; BATCH]) {
+    pub fn round(values: &[f32], scale: LevelScale, lanes: &mut RandomLanes, codes: &mut [u32; BATCH]) {
         let (chunks, tail) = values.as_chunks::<LANES>();
         let (codes, _) = codes.as_chunks_mut::<LANES>();
         for (codes, chunk) in codes.iter_mut().zip(chunks) {

@@ -19,7 +19,7 @@
 //! The norm is that of the finite elements. What is not a number is sent as 0, an infinity as
 //! the highest level. A vector whose norm is below `s`/`f32::MAX` is sent as 0.
 
-use super::levels::{self, Lanes, LevelScale};
+use super::levels::{self, LevelScale, RandomLanes};
 use super::{
     Codec, CodecError, CodecProperties, CodecShape, Entry, VectorId, exact, leading, length,
 };
@@ -85,15 +85,15 @@ impl Qsgd {
         (d / (s * s)).min(d.sqrt() / s)
     }
 
-    fn lanes(&self, at: VectorId) -> Lanes {
-        Lanes::new(self.seed, "qsgd", at)
+    fn lanes(&self, at: VectorId) -> RandomLanes {
+        RandomLanes::new(self.seed, "qsgd", at)
     }
 
     fn group_bytes(&self, len: usize) -> usize {
         4 + (len * self.width).div_ceil(8)
     }
 
-    fn encode_group(&self, values: &[f32], lanes: &mut Lanes, out: &mut [u8]) {
+    fn encode_group(&self, values: &[f32], lanes: &mut RandomLanes, out: &mut [u8]) {
         let norm = finite_norm(values).min(f64::from(f32::MAX));
         let factor = Some((f64::from(self.levels) / norm) as f32).filter(|x| x.is_finite());
         let shrink = if self.contract { 1.0 + self.variance(values.len()) } else { 1.0 };

@@ -22,7 +22,7 @@
 //! one per vector that is sent: a bucket, or the piece of it that a server holds. What is not a
 //! number is sent as 0, an infinity as `s`.
 
-use super::levels::{self, Lanes, LevelScale};
+use super::levels::{self, LevelScale, RandomLanes};
 use super::{
     Codec, CodecError, CodecProperties, CodecShape, Entry, INFINITY, VectorId, exact, leading,
     length, magnitude,
@@ -127,7 +127,7 @@ impl Codec for TernGrad {
         let (first, rest) = out[..bytes].split_at_mut(4);
         first.copy_from_slice(&head.to_le_bytes());
         let rule = LevelScale { factor: factor.unwrap_or(0.0), levels: 1.0 };
-        levels::write(values, rule, WIDTH, &mut Lanes::new(self.seed, "tern-grad", at), rest);
+        levels::write(values, rule, WIDTH, &mut RandomLanes::new(self.seed, "tern-grad", at), rest);
         bytes
     }
 

@@ -33,13 +33,11 @@ impl RunSpec {
         let properties = self.properties();
         let is_server = rank.index() >= self.seats();
         let shards = self.shards();
-        let held = match is_server {
-            true => shards[rank.index() - self.seats()].clone(),
-            false => 0..self.initial.len(),
-        };
-        let layout = match is_server {
-            true => Arc::new(self.layout.restricted(&held)),
-            false => Arc::clone(&self.layout),
+        let (held, layout) = if is_server {
+            let shard = shards[rank.index() - self.seats()].clone();
+            (shard.clone(), Arc::new(self.layout.restricted(&shard)))
+        } else {
+            (0..self.initial.len(), Arc::clone(&self.layout))
         };
         let params = self.initial[held.clone()].to_vec();
         let algorithm = if is_server {
@@ -48,10 +46,9 @@ impl RunSpec {
             hierarchy::wrap((self.entry.worker)(&self.options), &self.view)
         };
         let optimizes = is_server == (properties.optimizer == OptimizerSite::Servers);
-        let mut optimizer = (self.optimizer)(if optimizes { params.len() } else { 0 });
-        if optimizes {
-            optimizer.set_tensors(&self.layout.tensor_ranges(&held));
-        }
+        let optimized = if optimizes { held } else { 0..0 };
+        let mut optimizer = (self.optimizer)(optimized.len());
+        optimizer.set_tensors(&self.layout.tensor_ranges(&optimized));
         let is_rounds = properties.budget == Budget::Rounds;
         let steps = if is_rounds { self.steps } else { u64::MAX };
         Node {

@@ -22,14 +22,15 @@ pub(super) fn three_tensors() -> Vec<TensorRange> {
 /// Steps on quadratics with curvatures 1 to 5, in one call and in two, and compares.
 pub(super) fn follow(optimizer: &mut dyn Optimizer, learning_rate: f32, expected: &[[f64; 5]]) {
     let target = [0.5, -1.0, 2.0, 0.0, 1.0];
-    for cuts in [vec![0..5], vec![0..2, 2..5]] {
+    for cuts in [&[(0, 5)][..], &[(0, 2), (2, 5)]] {
         let mut x = QUADRATIC_START;
         optimizer.vectors().into_iter().for_each(|state| state.fill(0.0));
         for (step, expected) in expected.iter().enumerate() {
             let at = At { step: step as u64, learning_rate };
             let mut g: [f32; 5] = std::array::from_fn(|k| (k + 1) as f32 * (x[k] - target[k]));
-            for cut in &cuts {
-                optimizer.apply(at, cut.clone(), &mut x[cut.clone()], &mut g[cut.clone()]);
+            for (start, end) in cuts {
+                let cut = *start..*end;
+                optimizer.apply(at, cut.clone(), &mut x[cut.clone()], &mut g[cut]);
             }
             for (found, expected) in x.iter().zip(expected) {
                 let error = f64::from(*found) - expected;

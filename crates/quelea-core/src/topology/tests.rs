@@ -150,7 +150,7 @@ fn symmetric_exponential_graphs_have_the_spectrum_of_a_circulant() {
             let schedule = entry.build(&request).unwrap();
             // As in the public code: worker j is a neighbour of 0 if min(j, n − j) is a power.
             let is_power = |mut x: usize| {
-                while x % base == 0 {
+                while x.is_multiple_of(base) {
                     x /= base;
                 }
                 x == 1
