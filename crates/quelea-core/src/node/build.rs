@@ -13,6 +13,7 @@ use crate::codec::Coder;
 use crate::contract::Piece;
 use crate::layout::{Bucket, Layout, intersect};
 use crate::message::Rank;
+use crate::optim::Optimizer;
 use crate::payload::Pool;
 use crate::poison::Inspection;
 use crate::problems::Computed;
@@ -46,11 +47,8 @@ impl RunSpec {
             hierarchy::wrap((self.entry.worker)(&self.options), &self.view)
         };
         let optimizes = is_server == (properties.optimizer == OptimizerSite::Servers);
-        let optimized = if optimizes { held } else { 0..0 };
-        let mut optimizer = (self.optimizer)(optimized.len());
-        optimizer.set_tensors(&self.layout.tensor_ranges(&optimized));
-        let is_rounds = properties.budget == Budget::Rounds;
-        let steps = if is_rounds { self.steps } else { u64::MAX };
+        let optimizer = self.optimizer_of(&if optimizes { held } else { 0..0 });
+        let steps = if properties.budget == Budget::Rounds { self.steps } else { u64::MAX };
         Node {
             rank,
             is_server,
@@ -91,6 +89,13 @@ impl RunSpec {
             queue: VecDeque::new(),
             out: Vec::new(),
         }
+    }
+
+    /// The optimizer of this part of the vector.
+    fn optimizer_of(&self, part: &Range<usize>) -> Box<dyn Optimizer> {
+        let mut optimizer = (self.optimizer)(part.len());
+        optimizer.set_tensors(&self.layout.tensor_ranges(part));
+        optimizer
     }
 }
 
