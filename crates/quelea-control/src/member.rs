@@ -203,8 +203,9 @@ mod tests {
 
     #[test]
     fn what_a_voter_cannot_have_is_refused_by_its_name() {
+        type Lie = (&'static str, fn(&mut MemberState));
         assert_eq!(good().check(2, 4), Ok(()));
-        let lies: [(&str, fn(&mut MemberState)); 8] = [
+        let lies: [Lie; 8] = [
             ("state of rank 1", |state| state.rank = 1),
             ("`steps` = 18446744073709551615", |state| state.steps = u64::MAX),
             ("`granted`", |state| state.granted = 1 << 60),
