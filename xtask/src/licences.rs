@@ -53,7 +53,8 @@ pub(crate) fn page() -> Result<String> {
 
 /// Everything in `Cargo.lock` but the workspace itself, whatever system it is for.
 fn dependencies() -> Result<BTreeSet<Dependency>> {
-    let metadata = output(cargo().args(["metadata", "--format-version", "1", "--locked"]))?;
+    let metadata =
+        output(cargo().args(["metadata", "--all-features", "--format-version", "1", "--locked"]))?;
     let metadata: Value = serde_json::from_str(&metadata).context("cargo metadata is not JSON")?;
     let packages = metadata["packages"].as_array().context("cargo metadata has no packages")?;
     let text = |value: &Value| value.as_str().unwrap_or_default().to_string();

@@ -71,9 +71,8 @@ def test_a_run_on_ray_ends_with_the_file_that_the_virtual_cluster_ends_with(clus
 def test_workers_join_with_a_node_and_are_replaced_when_it_is_gone(cluster, tmp_path):
     import quelea.ray
 
-    # It ends when it is told to; a step takes long enough for its records to stay short.
-    task = {"name": "quadratic", "dimensions": 200_000}
-    config = {"task": task, "steps": 1_000_000_000, "algorithm": {"name": "ad-psgd"}}
+    # It ends when it is told to; records are in their file when a checkpoint is complete.
+    config = {**TASK, "steps": 1_000_000_000, "algorithm": {"name": "ad-psgd"}, "checkpoint": {"every_seconds": 1.0}}
     running = quelea.ray.start(config, num_workers=(2, 3), out=tmp_path / "run")
     wait_for(lambda: any(running.out.glob(".records.jsonl.*.partial")), running)
     assert ranks_of(running.out, "joined") == []

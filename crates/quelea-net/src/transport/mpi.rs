@@ -4,7 +4,7 @@
 //! as an MPI message where it listens for control connections; ranks need no addresses.
 //!
 //! ```text
-//! rank's thread  MpiLink ──Request::Send──► thread "mpi" ──MPI_Isend──►  ◄──MPI_Improbe, MPI_Imrecv── others
+//! rank's thread  MpiLink ──MpiRequest::Send──► thread "mpi" ──MPI_Isend──►  ◄──MPI_Improbe, MPI_Imrecv── others
 //! rank's thread  FrameSink ◄──Delivery──── thread "mpi": decodes into the rank's pool
 //! ```
 
@@ -37,7 +37,7 @@ use crate::local_address;
 use crate::options::NetOptions;
 use crate::protocol::Wait;
 use process::{
-    Delivery, Lane, MpiProcess, OutgoingFrame, Process, Receipt, Reception, Request, SetupWord,
+    Delivery, Lane, MpiProcess, MpiRequest, OutgoingFrame, Process, Receipt, Reception, SetupWord,
 };
 
 /// The addresses at which others reach this process, the only machine's own if there is only one. Begins MPI.
@@ -160,7 +160,7 @@ struct PeerLanes {
 #[derive(Debug)]
 struct MpiEndpoint {
     lanes: Vec<PeerLanes>,
-    requests: Sender<Request>,
+    requests: Sender<MpiRequest>,
 }
 
 impl RankEndpoint for MpiEndpoint {
@@ -177,7 +177,7 @@ impl RankEndpoint for MpiEndpoint {
             attached.links.push((peer, link as Rc<dyn Link>));
         }
         let gone = |_| io::Error::other("MPI has ended");
-        requests.send(Request::Attach(receptions)).map_err(gone)?;
+        requests.send(MpiRequest::Attach(receptions)).map_err(gone)?;
         let order = Rc::clone(context.order);
         attached.tasks.push(Box::new(|sink| Box::pin(hear(deliveries, order, sink))));
         Ok(attached)
@@ -219,7 +219,7 @@ struct MpiLink {
     order: Rc<WriteOrder>,
     /// Frames that wait for those of earlier steps, over all links.
     queue: RefCell<VecDeque<PendingFrame>>,
-    requests: Sender<Request>,
+    requests: Sender<MpiRequest>,
     inbox: UnboundedSender<Delivery>,
     /// Bytes that wait here and in MPI.
     waiting: Arc<AtomicU64>,
@@ -240,7 +240,7 @@ impl MpiLink {
         route: Route,
         lane: Lane,
         context: &AttachContext<'_>,
-        requests: Sender<Request>,
+        requests: Sender<MpiRequest>,
         inbox: UnboundedSender<Delivery>,
     ) -> Rc<MpiLink> {
         let link = Rc::new(MpiLink {
@@ -275,7 +275,7 @@ impl MpiLink {
                 is_wanted: self.order.is_kept(),
             };
             let frame = OutgoingFrame { header, message, receipt };
-            if self.requests.send(Request::Send(self.lane, frame)).is_err() {
+            if self.requests.send(MpiRequest::Send(self.lane, frame)).is_err() {
                 return false;
             }
         }

@@ -356,7 +356,7 @@ fn a_transport_is_found_by_its_name() {
         assert_eq!(kind.name().parse::<TransportKind>().expect("its own name"), kind);
     }
     let error = "pigeon".parse::<TransportKind>().expect_err("there is none");
-    assert_eq!(error.to_string(), "there is no transport \"pigeon\"; there are: auto, tcp");
+    assert_eq!(error.to_string(), "there is no transport \"pigeon\"; there are: auto, tcp, mpi");
 }
 
 /// What waits for a peer that reads nothing is bounded, however fast its sender is.

@@ -29,7 +29,7 @@ pub(super) struct Matched {
 
 /// A send or a receive that may not be complete. Until it is, MPI uses its memory.
 #[derive(Debug)]
-pub(super) struct Operation(ffi::MPI_Request);
+pub(super) struct MpiOperation(ffi::MPI_Request);
 
 impl World {
     /// Begins MPI; waits for all processes of the job.
@@ -69,7 +69,7 @@ impl World {
         bytes: &[u8],
         process: c_int,
         tag: c_int,
-    ) -> io::Result<Operation> {
+    ) -> io::Result<MpiOperation> {
         let mut request = MaybeUninit::uninit();
         let (data, comm) = (bytes.as_ptr().cast(), self.comm.as_raw());
         // SAFETY: the memory is readable and, as the caller promises, stays so until the operation is complete.
@@ -79,7 +79,7 @@ impl World {
         };
         check(code)?;
         // SAFETY: the call has succeeded and has written the request.
-        Ok(Operation(unsafe { request.assume_init() }))
+        Ok(MpiOperation(unsafe { request.assume_init() }))
     }
 
     /// The next message of anybody, if one is there.
@@ -111,7 +111,7 @@ impl Matched {
     ///
     /// # Safety
     /// `target` must stay where it is, untouched, until the operation is complete.
-    pub(super) unsafe fn receive(mut self, target: &mut [u8]) -> io::Result<Operation> {
+    pub(super) unsafe fn receive(mut self, target: &mut [u8]) -> io::Result<MpiOperation> {
         let mut request = MaybeUninit::uninit();
         let (data, room) = (target.as_mut_ptr().cast(), count(target)?);
         // SAFETY: the memory is writable and, as the caller promises, is left alone until the operation is
@@ -122,11 +122,11 @@ impl Matched {
         };
         check(code)?;
         // SAFETY: the call has succeeded and has written the request.
-        Ok(Operation(unsafe { request.assume_init() }))
+        Ok(MpiOperation(unsafe { request.assume_init() }))
     }
 }
 
-impl Operation {
+impl MpiOperation {
     /// Whether it is complete. MPI moves all operations on meanwhile.
     pub(super) fn is_complete(&mut self) -> io::Result<bool> {
         let mut flag = 0;

@@ -13,7 +13,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::LinkError;
 use super::calls::World;
-use super::progress::Progress;
+use super::progress::MpiProgress;
 use crate::error::NetError;
 use crate::protocol::Wait;
 
@@ -24,7 +24,7 @@ pub(super) type Process = i32;
 pub(super) type Lane = (Process, i32);
 
 /// What the thread is asked for.
-pub(super) enum Request {
+pub(super) enum MpiRequest {
     /// A word to all other processes.
     Tell(SetupWord),
     /// A rank takes frames from now on.
@@ -166,7 +166,7 @@ impl Board {
 /// The way to the thread.
 #[derive(Debug)]
 pub(super) struct MpiProcess {
-    requests: Mutex<Sender<Request>>,
+    requests: Mutex<Sender<MpiRequest>>,
     board: Arc<Board>,
     own: Process,
     processes: Process,
@@ -207,14 +207,14 @@ impl MpiProcess {
     }
 
     /// The way to the thread, for one rank.
-    pub(super) fn requests(&self) -> Sender<Request> {
+    pub(super) fn requests(&self) -> Sender<MpiRequest> {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Says something to all other processes.
     pub(super) fn tell(&self, word: SetupWord) {
         // A thread that has ended has said why.
-        let _ = self.requests().send(Request::Tell(word));
+        let _ = self.requests().send(MpiRequest::Tell(word));
     }
 
     /// Where the coordinator listens.
@@ -242,7 +242,7 @@ impl MpiProcess {
 
     /// Ends MPI, together with all other processes.
     pub(super) fn finish(&self, wait: Wait) -> Result<(), NetError> {
-        let _ = self.requests().send(Request::Finish);
+        let _ = self.requests().send(MpiRequest::Finish);
         self.board.wait(
             wait,
             |heard| heard.end.clone().and_then(Result::ok),
@@ -273,7 +273,7 @@ struct Place {
 }
 
 /// The life of the thread.
-fn run(asked: &Receiver<Request>, ready: &Sender<io::Result<Place>>, board: &Board) {
+fn run(asked: &Receiver<MpiRequest>, ready: &Sender<io::Result<Place>>, board: &Board) {
     let world = match World::begin() {
         Ok(world) => world,
         Err(error) => return drop(ready.send(Err(error))),
@@ -283,7 +283,7 @@ fn run(asked: &Receiver<Request>, ready: &Sender<io::Result<Place>>, board: &Boa
     if ready.send(Ok(place)).is_err() {
         return;
     }
-    let mut progress = Progress::new(&world, board);
+    let mut progress = MpiProgress::new(&world, board);
     let ended = progress.run(asked);
     if ended.is_ok() {
         drop(progress);

@@ -12,9 +12,9 @@ use quelea_wire::decoder::Decoder;
 use quelea_wire::frame;
 
 use super::LinkError;
-use super::calls::{Matched, Operation, World};
+use super::calls::{Matched, MpiOperation, World};
 use super::process::{
-    Board, Delivery, Lane, OutgoingFrame, Process, Receipt, Reception, Request, SetupWord,
+    Board, Delivery, Lane, MpiRequest, OutgoingFrame, Process, Receipt, Reception, SetupWord,
 };
 
 /// The tag of words; lanes have others.
@@ -36,7 +36,7 @@ const SHORT_PAUSE: Duration = Duration::from_micros(20);
 const LONG_PAUSE: Duration = Duration::from_millis(1);
 
 /// What is on its way.
-pub(super) struct Progress<'a> {
+pub(super) struct MpiProgress<'a> {
     world: &'a World,
     board: &'a Board,
     sending: Vec<Sending>,
@@ -47,7 +47,7 @@ pub(super) struct Progress<'a> {
 
 /// A frame or a word of which MPI has not taken all.
 struct Sending {
-    operations: Vec<Operation>,
+    operations: Vec<MpiOperation>,
     /// What MPI reads from.
     _kept: (Vec<Vec<u8>>, Option<quelea_core::message::Message>),
     receipt: Option<Receipt>,
@@ -67,24 +67,24 @@ struct LaneState {
 
 /// A message that is being received.
 struct Incoming {
-    operation: Operation,
-    target: Target,
+    operation: MpiOperation,
+    target: ReceiveTarget,
 }
 
-enum Target {
+enum ReceiveTarget {
     /// The vector that the decoder fills; this many bytes of it.
     Direct(usize),
     Staged(Vec<u8>),
 }
 
-impl<'a> Progress<'a> {
-    pub(super) fn new(world: &'a World, board: &'a Board) -> Progress<'a> {
+impl<'a> MpiProgress<'a> {
+    pub(super) fn new(world: &'a World, board: &'a Board) -> MpiProgress<'a> {
         let (sending, words) = (Vec::new(), Vec::new());
-        Progress { world, board, sending, lanes: BTreeMap::new(), words, is_ending: false }
+        MpiProgress { world, board, sending, lanes: BTreeMap::new(), words, is_ending: false }
     }
 
     /// Moves frames until all processes have said goodbye.
-    pub(super) fn run(&mut self, asked: &Receiver<Request>) -> io::Result<()> {
+    pub(super) fn run(&mut self, asked: &Receiver<MpiRequest>) -> io::Result<()> {
         let mut moved = Instant::now();
         loop {
             let mut is_busy = false;
@@ -119,21 +119,21 @@ impl<'a> Progress<'a> {
         }
     }
 
-    fn serve(&mut self, request: Request) -> io::Result<()> {
+    fn serve(&mut self, request: MpiRequest) -> io::Result<()> {
         match request {
-            Request::Tell(word) => self.tell(&word),
-            Request::Attach(receptions) => {
+            MpiRequest::Tell(word) => self.tell(&word),
+            MpiRequest::Attach(receptions) => {
                 for (lane, reception) in receptions {
                     let state = self.lanes.entry(lane).or_default();
                     state.reception = Some(reception);
                 }
                 Ok(())
             }
-            Request::Send(lane, frame) => {
+            MpiRequest::Send(lane, frame) => {
                 self.send(lane, frame);
                 Ok(())
             }
-            Request::Finish => {
+            MpiRequest::Finish => {
                 self.is_ending = true;
                 self.tell(&SetupWord::Bye)
             }
@@ -241,7 +241,7 @@ impl<'a> Progress<'a> {
         }
         self.words = waiting;
         for (process, target) in &heard {
-            let Target::Staged(bytes) = target else { continue };
+            let ReceiveTarget::Staged(bytes) = target else { continue };
             let word = SetupWord::decode(bytes).ok_or_else(|| {
                 io::Error::other(format!("MPI's process {process} speaks another language"))
             })?;
@@ -270,7 +270,7 @@ fn stage(matched: Matched) -> io::Result<Incoming> {
     let mut buffer = vec![0; matched.bytes];
     // SAFETY: the buffer's memory stays where it is, and is touched again when the operation is complete.
     let operation = unsafe { matched.receive(&mut buffer)? };
-    Ok(Incoming { operation, target: Target::Staged(buffer) })
+    Ok(Incoming { operation, target: ReceiveTarget::Staged(buffer) })
 }
 
 impl LaneState {
@@ -304,7 +304,7 @@ impl LaneState {
                 // SAFETY: the decoder owns the vector, which does not move, and is not used again before the
                 // operation is complete.
                 let operation = unsafe { matched.receive(&mut spare[..bytes])? };
-                return Ok(Incoming { operation, target: Target::Direct(bytes) });
+                return Ok(Incoming { operation, target: ReceiveTarget::Direct(bytes) });
             }
             if bytes > STAGED_BYTES {
                 self.end(LinkError::Broken(io::Error::other("a vector that no frame announced")));
@@ -314,14 +314,14 @@ impl LaneState {
     }
 
     /// Takes what has been received.
-    fn take(&mut self, target: Target) {
+    fn take(&mut self, target: ReceiveTarget) {
         let Some(reception) = self.reception.as_mut().filter(|_| !self.is_over) else { return };
         let mut bytes: &[u8] = match &target {
-            Target::Direct(count) => {
+            ReceiveTarget::Direct(count) => {
                 reception.decoder.advance(*count);
                 &[]
             }
-            Target::Staged(buffer) => buffer,
+            ReceiveTarget::Staged(buffer) => buffer,
         };
         if let Err(error) = deliver(reception, &mut bytes) {
             self.end(error);
