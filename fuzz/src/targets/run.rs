@@ -10,6 +10,7 @@ use quelea_record::RankCheckpoint;
 use quelea_run::checkpoint::{Manifest, part, read};
 use quelea_run::config::source::{self, apply, parse, setting};
 use quelea_run::config::{Config, Length};
+use quelea_run::files::part_note::{PartNote, RunId};
 use quelea_run::files::read_records::read_line;
 use quelea_run::prepared::PreparedRun;
 use sha2::{Digest, Sha256};
@@ -59,6 +60,19 @@ pub const TARGETS: &[FuzzTarget] = &[
         })
     },
     FuzzTarget {
+        name: "run-part",
+        function: "quelea_run::files::part_note::{PartNote::read, RunId::split_job}",
+        seeds: part_notes,
+        memory_bytes: 4 << 20,
+        share: 1,
+        ..text(|bytes, scratch| {
+            let note = scratch.write("part.json", bytes);
+            let _ = PartNote::read(note.parent().expect("a file has a folder"));
+            let (_, job) = RunId::split_job(bytes);
+            assert!(bytes.ends_with(job));
+        })
+    },
+    FuzzTarget {
         name: "record-line",
         function: "quelea_run::files::read_records::read_line",
         seeds: record_lines,
@@ -104,6 +118,15 @@ const fn text(read: fn(&[u8], &InputFolder)) -> FuzzTarget {
         share: 1,
         memory_bytes: 1 << 20,
     }
+}
+
+/// A note of a part, and the beginning of a job that names its run.
+fn part_notes() -> Vec<Vec<u8>> {
+    let id = "0123456789abcdef0123456789abcdef";
+    let note = format!(
+        "{{\"format\":1,\"run\":\"{id}\",\"controller\":2,\"predecessor\":{{\"controller\":null}}}}"
+    );
+    vec![note.into_bytes(), format!("run {id}\n{{}}").into_bytes()]
 }
 
 /// A run of every algorithm, and one with every table.
