@@ -29,17 +29,23 @@ impl RunSpec {
         self.node_in(&self.view, rank, pool)
     }
 
+    /// The elements of the model that `rank` holds, and how they are cut.
+    fn holding(&self, rank: Rank) -> (Range<usize>, Arc<Layout>) {
+        match rank.index().checked_sub(self.seats()) {
+            Some(server) => {
+                let shard = self.shards()[server].clone();
+                (shard.clone(), Arc::new(self.layout.restricted(&shard)))
+            }
+            None => (0..self.initial.len(), Arc::clone(&self.layout)),
+        }
+    }
+
     /// The node of `rank` in `view`, before the start.
     pub fn node_in(&self, view: &Arc<View>, rank: Rank, pool: Pool) -> Node {
         let properties = self.properties();
         let is_server = rank.index() >= self.seats();
         let shards = self.shards();
-        let (held, layout) = if is_server {
-            let shard = shards[rank.index() - self.seats()].clone();
-            (shard.clone(), Arc::new(self.layout.restricted(&shard)))
-        } else {
-            (0..self.initial.len(), Arc::clone(&self.layout))
-        };
+        let (held, layout) = self.holding(rank);
         let params = self.initial[held.clone()].to_vec();
         let algorithm = if is_server {
             (self.entry.server.expect("the entry says that it has servers"))(&self.options)
