@@ -17,6 +17,7 @@ import quelea
 import quelea._algorithm
 import quelea._balance
 import quelea._checkpoint
+import quelea._elastic
 import quelea._progress
 import quelea._results
 import quelea._schedulers
@@ -33,6 +34,7 @@ MODULES = (
     quelea._checkpoint,
     quelea.torch,
     quelea.simulation,
+    quelea._elastic,
     quelea._progress,
     quelea._results,
     quelea._schedulers,
