@@ -155,6 +155,25 @@ fn when_the_process_that_has_taken_over_is_killed_too_the_next_one_takes_over() 
     assert!(summary["warnings"].to_string().contains("rank 1 took over"), "{summary}");
 }
 
+/// The coordinator stands still before the first checkpoint: workers send it their parts and wait until it is written,
+/// which it never is.
+#[test]
+fn a_checkpoint_that_was_lost_with_the_coordinator_holds_nobody_up() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let [name, compute, plots, algorithm, workers, steps] =
+        task("algorithm.name=d-psgd", "workers=4", "steps=1500");
+    let settings = [name, compute, plots, algorithm, workers, steps, "checkpoint.every=300"];
+    let (mut run, _) = begun(folder.path(), &settings);
+    stop(run.id());
+    let rest = taken_over(folder.path(), 0);
+    until("the others have finished", || rest.join("summary.json").exists());
+    kill(&[run.id()]);
+    run.wait().expect("it was killed");
+    let records = std::fs::read_to_string(rest.join("records.jsonl")).expect("written");
+    let saved = records.matches("\"kind\":\"checkpoint\"").count();
+    assert!(saved > 0, "checkpoints are made again: {records}");
+}
+
 #[test]
 fn two_of_four_without_their_coordinator_end_with_their_models_and_say_whom_they_miss() {
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -103,7 +103,8 @@ impl Controller {
         }
         self.budget.inherit_data(&inheritance.members);
         let durable = inheritance.members.iter().map(|member| member.durable).max().unwrap_or(0);
-        self.cutting.inherit(durable, None);
+        let positions = inheritance.members.iter().map(|member| member.position);
+        self.inherit_cuts(durable, positions.max().unwrap_or(0));
     }
 
     /// Nothing is expected of those who are not in the last agreed view. The steps that they have done since
