@@ -7,9 +7,11 @@ fn commands() -> Vec<String> {
     let (_, help, _) = quelea(&["--help"]);
     let listed = help.lines().skip_while(|line| !line.starts_with("Commands:")).skip(1);
     let listed = listed.take_while(|line| !line.trim().is_empty());
-    let names = listed.filter_map(|line| line.strip_prefix("  ")?.split_whitespace().next());
-    let names =
-        names.filter(|name| name.chars().all(|c| c.is_ascii_lowercase()) && *name != "help");
+    // The second line of a description is indented further.
+    let entries = listed.filter_map(|line| line.strip_prefix("  "));
+    let entries = entries.filter(|entry| !entry.starts_with(' '));
+    let names = entries.filter_map(|entry| entry.split_whitespace().next());
+    let names = names.filter(|name| *name != "help");
     let names: Vec<String> = names.map(str::to_string).collect();
     assert!(names.len() >= 20, "{help}");
     names
