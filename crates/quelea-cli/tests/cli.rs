@@ -430,7 +430,12 @@ fn an_interrupted_run_is_saved_and_can_be_gone_on_with() {
         .spawn()
         .expect("started");
     let path = folder.path().join("stopped");
-    while !path.exists() || files(&path).is_empty() {
+    // Once something is recorded there is a run that can be saved.
+    let is_recorded = |name: &String| {
+        let draft = std::fs::metadata(path.join(name));
+        name.contains("records") && draft.is_ok_and(|draft| draft.len() > 0)
+    };
+    while !path.exists() || !files(&path).iter().any(is_recorded) {
         assert!(child.try_wait().expect("asked").is_none(), "it ended by itself");
         std::thread::yield_now();
     }

@@ -82,6 +82,21 @@ fn recorded(folder: &Path) -> u64 {
     drafts.filter_map(|draft| Some(draft.metadata().ok()?.len())).sum()
 }
 
+/// Every file below a folder with its size.
+fn written(folder: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            found.extend(written(&path));
+        } else {
+            let bytes = entry.metadata().map_or(0, |file| file.len());
+            found.push(format!("{}: {bytes} bytes", path.display()));
+        }
+    }
+    found
+}
+
 fn summary(folder: &Path) -> Value {
     let bytes = std::fs::read(folder.join("summary.json")).expect("written");
     serde_json::from_slice(&bytes).expect("JSON")
@@ -111,7 +126,7 @@ fn finishes_without_its_coordinator(algorithm: &str) {
     run.wait().expect("it was killed");
     until("the others have ended", || !workers.iter().any(|pid| lives(*pid)));
     let rest = taken_over(folder.path(), 0);
-    assert!(rest.join("final.safetensors").exists(), "{algorithm}");
+    assert!(rest.join("final.safetensors").exists(), "{algorithm}: {:?}", written(folder.path()));
     let summary = summary(&rest);
     let warnings = summary["warnings"].to_string();
     let places = "what was recorded before is in run, the rest and the final model are in run/";

@@ -109,7 +109,7 @@ impl Controller {
     /// `accuser` says that it has lost `accused`.
     pub(crate) fn accuse(&mut self, accuser: u32, accused: u32, reason: &str) {
         let is_over = matches!(self.phase, RunPhase::Finishing | RunPhase::Salvaging);
-        if is_over || accuser == accused || self.ranks[accused as usize].is_lost {
+        if is_over || accuser == accused || self.ranks[accused as usize].is_lost() {
             return;
         }
         let reason = shown(reason, REASON_CHARS);
@@ -145,7 +145,7 @@ impl Controller {
             return;
         }
         let ranks = &self.ranks;
-        let is_lost = |rank: u32| ranks[rank as usize].is_lost;
+        let is_lost = |rank: u32| ranks[rank as usize].is_lost();
         self.accusations.open.retain(|open| !is_lost(open.accuser) && !is_lost(open.accused));
         let open = &self.accusations.open;
         let decided = open.iter().find_map(|accusation| match self.verdict(accusation) {
@@ -208,6 +208,6 @@ impl Controller {
         }
         let progress = &self.ranks[rank as usize];
         let signs = progress.detector.as_ref().map_or(progress.heard, |detector| detector.last());
-        !progress.is_gone && signs.max(progress.heard) >= since
+        !progress.is_gone() && signs.max(progress.heard) >= since
     }
 }

@@ -102,7 +102,7 @@ impl Controller {
 
     /// The step of the worker that is furthest, by what was heard.
     fn furthest(&self) -> u64 {
-        let living = self.ranks[..self.workers].iter().filter(|progress| !progress.is_lost);
+        let living = self.ranks[..self.workers].iter().filter(|progress| !progress.is_lost());
         living.map(|progress| progress.position).max().unwrap_or(0)
     }
 

@@ -339,7 +339,7 @@ impl Controller {
     pub(crate) fn end_if_finished(&mut self) {
         let (ranks, from) = (self.ranks.len(), self.unfinished);
         let mut others = (0..ranks).map(|place| (from + place) % ranks);
-        match others.find(|rank| !self.ranks[*rank].finished) {
+        match others.find(|rank| !self.ranks[*rank].is_finished()) {
             Some(rank) => self.unfinished = rank,
             // Who enters while all comes to its end would have to be told what the others were told.
             None if self.members.lets_in() => {}

@@ -154,7 +154,7 @@ impl Controller {
             return;
         }
         // A run that is about to end is not held up.
-        let has_ended = |progress: &RankProgress| progress.finished && !progress.is_lost;
+        let has_ended = |progress: &RankProgress| progress.is_finished() && !progress.is_lost();
         if self.ranks[..self.workers].iter().any(has_ended) {
             return;
         }
@@ -215,7 +215,7 @@ impl Controller {
 
     fn pause(&mut self, step: u64) {
         let ranks = 0..self.ranks.len() as u32;
-        let awaited = ranks.filter(|rank| !self.ranks[*rank as usize].is_lost).collect();
+        let awaited = ranks.filter(|rank| !self.ranks[*rank as usize].is_lost()).collect();
         self.cutting.stage = Stage::Pausing { step, awaited };
         self.order(Recipient::All, Command::Pause);
     }
@@ -271,7 +271,7 @@ impl Controller {
         let changes = self.members.notices.are_due() || self.members.waiting.are_due();
         let last = self.cutting.stop || changes;
         self.cutting.holds = last;
-        for rank in ranks.filter(|rank| !self.ranks[*rank].is_lost).collect::<Vec<_>>() {
+        for rank in ranks.filter(|rank| !self.ranks[*rank].is_lost()).collect::<Vec<_>>() {
             self.order(Recipient::Rank(rank as u32), Command::SaveAt { step, last });
         }
     }
@@ -312,7 +312,7 @@ impl Controller {
         if let Stage::Pausing { awaited, .. } = &mut self.cutting.stage
             && self.cutting.must_rest
         {
-            awaited.retain(|rank| !ranks[*rank as usize].is_lost);
+            awaited.retain(|rank| !ranks[*rank as usize].is_lost());
             return self.rest_if_all_paused();
         }
         if matches!(self.cutting.stage, Stage::None | Stage::Resting { .. }) {

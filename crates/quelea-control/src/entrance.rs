@@ -92,7 +92,7 @@ impl Controller {
     /// A worker is there, connected with all others, that could take the place of `rank`.
     pub fn join(&mut self, rank: u32) -> Result<(), String> {
         let progress = self.ranks.get(rank as usize).filter(|_| (rank as usize) < self.workers);
-        if !progress.is_some_and(|progress| progress.is_lost) {
+        if !progress.is_some_and(|progress| progress.is_lost()) {
             return Err(format!("worker {rank} is not missing"));
         }
         if self.members.is_entering(Rank(rank)) {
@@ -116,7 +116,7 @@ impl Controller {
     /// yet.
     pub fn may_join_later(&self, rank: u32) -> bool {
         let progress = self.ranks.get(rank as usize);
-        !self.is_ending() && progress.is_some_and(|progress| !progress.is_lost)
+        !self.is_ending() && progress.is_some_and(|progress| !progress.is_lost())
     }
 
     /// Why nobody can join in a new place as `rank`, if nobody can. Those who wait to join will be there too.

@@ -9,7 +9,7 @@ use crate::controller::{Controller, RunPhase};
 use crate::directive::{Recipient, RunFailure};
 use crate::membership::LossPolicy;
 use crate::messages::{Command, RankEvent};
-use crate::suspicion::{Evidence, GRACE, RankProgress};
+use crate::suspicion::{Contact, Evidence, GRACE, RankPhase, RankProgress};
 use crate::termination::ProbeAnswer;
 use crate::text::{REASON_CHARS, WARNING_CHARS, shown};
 
@@ -21,7 +21,7 @@ impl Controller {
     pub fn handle(&mut self, now: Time, event: RankEvent, observer: &mut dyn Observer) {
         self.now = now;
         // What a rank says that was taken for lost does not count any more.
-        if event.speaker().is_some_and(|rank| self.ranks[rank as usize].is_lost) {
+        if event.speaker().is_some_and(|rank| self.ranks[rank as usize].is_lost()) {
             return self.hear_departed(event);
         }
         if let Some((rank, reason)) = event.speaker().zip(self.false_claim(&event)) {
@@ -33,7 +33,7 @@ impl Controller {
             RankEvent::Confirmed { rank, unit } => self.confirm(rank, unit),
             RankEvent::Finished { rank, at } => {
                 self.hear(rank);
-                self.ranks[rank as usize].finished = true;
+                self.ranks[rank as usize].phase = RankPhase::Finished;
                 // Clocks of two machines agree only roughly, and nothing ends in the future.
                 self.clock_seconds = self.clock_seconds.max(at.min(self.now).seconds());
                 if self.phase == RunPhase::Running {
@@ -101,7 +101,7 @@ impl Controller {
             RankEvent::Heartbeat { rank, computing, waiting, gathering, sent, received } => {
                 let (progress, now) = (&mut self.ranks[rank as usize], self.now);
                 progress.heard = now;
-                let waits = waiting || (progress.finished && !computing);
+                let waits = waiting || (progress.is_finished() && !computing);
                 progress.stillness.hear(waits, sent, received);
                 progress.computing = computing.then(|| progress.computing.unwrap_or(now));
                 progress.gathering = gathering;
@@ -127,7 +127,7 @@ impl Controller {
             }
             RankEvent::Failed { rank, reason } => {
                 let reason = shown(&reason, REASON_CHARS);
-                self.ranks[rank as usize].has_failed = true;
+                self.ranks[rank as usize].degrade(Contact::Failed);
                 self.suspect(Evidence::Own, RunFailure::Failed { rank, reason });
             }
             RankEvent::Account { rank, account } => {
@@ -183,7 +183,7 @@ impl Controller {
         let complaint = shown(complaint, REASON_CHARS) + &self.finished_before();
         let limit = self.limits.peer_seconds / 2.0;
         let moves = |(other, progress): (usize, &RankProgress)| {
-            let is_other = other as u32 != rank && !progress.finished;
+            let is_other = other as u32 != rank && !progress.is_finished();
             is_other && self.now.since(progress.moved).seconds() < limit
         };
         // Where the others need not wait, whoever waits is alone with it.

@@ -19,7 +19,7 @@ use crate::directive::{Recipient, RunFailure};
 use crate::entrance::Waiting;
 use crate::messages::Command;
 use crate::seat::ControllerSeat;
-use crate::suspicion::RankProgress;
+use crate::suspicion::RankPhase;
 use storing::StoringChange;
 
 /// The steps of survivors differ by at most one when they are stopped; one more may be under way. The
@@ -161,7 +161,7 @@ impl Controller {
                 RunFailure::Lost { rank, reason }
             }
         };
-        if self.ranks[rank as usize].is_lost {
+        if self.ranks[rank as usize].is_lost() {
             return Ok(());
         }
         let LossPolicy::Continue { min_workers } = self.on_loss else {
@@ -191,7 +191,7 @@ impl Controller {
     /// Why the run cannot continue without `rank`, if it cannot.
     pub(crate) fn loss_refusal(&self, rank: u32, min_workers: usize) -> Option<LossRefusal> {
         let refusal = self.permanent_refusal(rank);
-        let workers = self.ranks[..self.workers].iter().filter(|progress| !progress.is_lost);
+        let workers = self.ranks[..self.workers].iter().filter(|progress| !progress.is_lost());
         refusal.or((workers.count() <= min_workers).then_some(LossRefusal::TooFew))
     }
 
@@ -216,10 +216,11 @@ impl Controller {
     /// The loss of `rank`, which happened `at`, is known: the others agree on a view without it.
     pub fn lose(&mut self, now: Time, rank: u32, at: Time, observer: &mut dyn Observer) {
         self.now = now;
-        let RankProgress { is_lost, steps_before, steps, .. } = self.ranks[rank as usize];
-        if is_lost {
+        let progress = &self.ranks[rank as usize];
+        if progress.is_lost() {
             return;
         }
+        let (steps_before, steps) = (progress.steps_before, progress.steps);
         self.strike_out(rank, RankReport { steps: steps_before + steps, ..RankReport::default() });
         let (step, event) = (steps_before + steps, RecordKind::Lost);
         observer.record(Record { t: at.seconds(), rank, step, event });
@@ -240,7 +241,7 @@ impl Controller {
         self.lost += 1;
         let is_server = rank as usize >= self.workers;
         let progress = &mut self.ranks[rank as usize];
-        (progress.is_lost, progress.finished, progress.computing) = (true, true, None);
+        (progress.phase, progress.computing) = (RankPhase::Lost, None);
         let has_left = report.left;
         progress.report.get_or_insert(RankReport { rank, is_server, lost: true, ..report });
         self.budget.lose(rank as usize, progress.steps, has_left);
@@ -272,7 +273,7 @@ impl Controller {
     }
 
     pub(crate) fn freeze(&mut self, departed: Vec<Rank>, joined: Vec<Rank>) {
-        let alive = |rank: &u32| !self.ranks[*rank as usize].is_lost;
+        let alive = |rank: &u32| !self.ranks[*rank as usize].is_lost();
         let awaited = (0..self.ranks.len() as u32).filter(alive).collect();
         let standing = StandingChange { departed, joined, awaited, stands: BTreeMap::new() };
         self.members.change = Some(PendingChange::Standing(standing));
@@ -301,7 +302,8 @@ impl Controller {
             return;
         }
         // Where one stands that has been lost since counts as well, unless it lied.
-        let lied = |rank: u32, step: u64| self.ranks[rank as usize].is_lost && self.is_beyond(step);
+        let lied =
+            |rank: u32, step: u64| self.ranks[rank as usize].is_lost() && self.is_beyond(step);
         let stands = standing.stands.iter().map(|(rank, step)| (*step, *rank));
         let latest = stands.filter(|(step, rank)| !lied(*rank, *step)).max();
         let (furthest, rank) = latest.unwrap_or_default();

@@ -9,7 +9,7 @@ use quelea_record::{Observer, SalvagedModel};
 use crate::controller::{Controller, RunPhase};
 use crate::directive::{Recipient, RunFailure};
 use crate::messages::Command;
-use crate::suspicion::GRACE;
+use crate::suspicion::{Contact, GRACE};
 
 /// A run that is being aborted.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl Controller {
         let awaited: BTreeSet<u32> = ranks
             .filter(|rank| {
                 let progress = &self.ranks[*rank as usize];
-                let is_silent = progress.is_gone
+                let is_silent = progress.is_gone()
                     || progress.computing.is_none() && self.now.since(progress.heard) >= half
                     || progress
                         .detector
@@ -87,8 +87,9 @@ impl Controller {
         let ranks = &self.ranks;
         salvage.awaited.retain(|rank| {
             let progress = &ranks[*rank as usize];
-            let is_lost = progress.is_gone || progress.is_unreachable || progress.report.is_some();
-            !is_lost && (may_answer || !progress.has_failed)
+            let is_reached = progress.contact < Contact::Unreachable;
+            let has_failed = progress.contact == Contact::Failed;
+            is_reached && progress.report.is_none() && (may_answer || !has_failed)
         });
         if !salvage.awaited.is_empty() && self.now < salvage.until {
             return Ok(());

@@ -36,7 +36,7 @@ impl Controller {
     /// Workers of the last agreed view that were not lost.
     fn present(&self) -> BTreeSet<u32> {
         let workers = self.members.view.workers.iter().map(|rank| rank.0);
-        let living = workers.filter(|rank| !self.ranks[*rank as usize].is_lost);
+        let living = workers.filter(|rank| !self.ranks[*rank as usize].is_lost());
         living.chain(self.members.seat.map(|seat| seat.rank)).collect()
     }
 

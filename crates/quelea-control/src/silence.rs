@@ -6,7 +6,7 @@ use crate::controller::{Controller, RunPhase};
 use crate::detector::AccrualDetector;
 use crate::directive::RunFailure;
 use crate::membership::LossPolicy;
-use crate::suspicion::Evidence;
+use crate::suspicion::{Contact, Evidence};
 
 impl Controller {
     /// The process of `rank` gave a sign of life.
@@ -19,11 +19,11 @@ impl Controller {
     /// The process of a rank is gone.
     pub fn gone(&mut self, now: Time, rank: u32, reason: String) {
         self.now = now;
-        if self.ranks[rank as usize].is_lost {
+        if self.ranks[rank as usize].is_lost() {
             self.members.waiting.remove(rank);
             return;
         }
-        self.ranks[rank as usize].is_gone = true;
+        self.ranks[rank as usize].degrade(Contact::Gone);
         self.accusations.explain(rank);
         if self.ranks[rank as usize].report.is_none() {
             self.suspect(Evidence::Seen, RunFailure::Lost { rank, reason });
@@ -32,7 +32,7 @@ impl Controller {
 
     /// Nothing can be said to a rank any more; why is seen where it is read.
     pub fn unreachable(&mut self, rank: u32) {
-        self.ranks[rank as usize].is_unreachable = true;
+        self.ranks[rank as usize].degrade(Contact::Unreachable);
     }
 
     /// How often it is looked who is silent.

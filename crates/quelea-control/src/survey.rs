@@ -129,7 +129,7 @@ impl Controller {
     /// same step where they take their steps together.
     fn estimate_deviations(&mut self, observer: &mut dyn Observer) {
         let lost: Vec<u32> =
-            (0..self.workers as u32).filter(|rank| self.ranks[*rank as usize].is_lost).collect();
+            (0..self.workers as u32).filter(|rank| self.ranks[*rank as usize].is_lost()).collect();
         lost.iter().for_each(|rank| {
             self.survey.samples.remove(rank);
         });
@@ -159,7 +159,9 @@ impl Controller {
     /// Continues without a rank as asked, if the run can; otherwise a warning says why not.
     pub(crate) fn drop_rank(&mut self, rank: u32, observer: &mut dyn Observer) {
         let place = rank as usize;
-        if place >= self.ranks.len() || self.ranks[place].is_lost || self.phase != RunPhase::Running
+        if place >= self.ranks.len()
+            || self.ranks[place].is_lost()
+            || self.phase != RunPhase::Running
         {
             return;
         }

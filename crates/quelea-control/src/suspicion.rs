@@ -20,10 +20,8 @@ const STILL_HEARTBEATS: u32 = 2;
 /// What the controller knows of one rank.
 #[derive(Debug)]
 pub(crate) struct RankProgress {
-    /// It computes no more gradients.
-    pub(crate) finished: bool,
-    /// It was lost, and the others continue without it.
-    pub(crate) is_lost: bool,
+    pub(crate) phase: RankPhase,
+    pub(crate) contact: Contact,
     /// Steps that it had completed where the run was resumed, and those that it has completed since.
     pub(crate) steps_before: u64,
     pub(crate) steps: u64,
@@ -33,12 +31,6 @@ pub(crate) struct RankProgress {
     pub(crate) position: u64,
     /// The step at which its process began.
     pub(crate) entered: u64,
-    /// Its process is gone.
-    pub(crate) is_gone: bool,
-    /// Nothing can be said to it any more.
-    pub(crate) is_unreachable: bool,
-    /// It has said that it cannot continue.
-    pub(crate) has_failed: bool,
     /// Since when it has said, without completing a step, that it computes.
     pub(crate) computing: Option<Time>,
     /// It waits where all loops come together outside the run.
@@ -58,16 +50,13 @@ pub(crate) struct RankProgress {
 impl RankProgress {
     pub(crate) fn new(is_server: bool, limits: &ControlLimits, now: Time) -> RankProgress {
         RankProgress {
-            finished: is_server,
-            is_lost: false,
+            phase: if is_server { RankPhase::Finished } else { RankPhase::Training },
+            contact: Contact::Open,
             steps_before: 0,
             steps: 0,
             inherited_steps: 0,
             position: 0,
             entered: 0,
-            is_gone: false,
-            is_unreachable: false,
-            has_failed: false,
             computing: None,
             gathering: false,
             heard: now,
@@ -78,6 +67,48 @@ impl RankProgress {
             report: None,
         }
     }
+
+    /// Whether it computes no more gradients.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.phase != RankPhase::Training
+    }
+
+    /// Whether the others continue without it.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.phase == RankPhase::Lost
+    }
+
+    /// Whether its process is gone.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.contact == Contact::Gone
+    }
+
+    /// Contact with it is at best as good as this from now on.
+    pub(crate) fn degrade(&mut self, contact: Contact) {
+        self.contact = self.contact.max(contact);
+    }
+}
+
+/// How far a rank has come. Servers compute no gradients and are finished from the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RankPhase {
+    Training,
+    /// It computes no more gradients.
+    Finished,
+    /// It was lost or has left, and the others continue without it.
+    Lost,
+}
+
+/// What is left of the contact with a rank, best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Contact {
+    Open,
+    /// It has said that it cannot continue.
+    Failed,
+    /// Commands no longer reach it.
+    Unreachable,
+    /// Its process is gone.
+    Gone,
 }
 
 /// For how long a rank has done nothing but wait, for others or for the end.
@@ -203,7 +234,7 @@ impl Controller {
             let own = &progress.compute_limit;
             let (since, limit, what) = match progress.computing {
                 Some(since) => (since, own.seconds(), format!("its gradient{}", own.reason())),
-                None if progress.finished => return None,
+                None if progress.is_finished() => return None,
                 None => {
                     let limit = 2.0 * limits.compute.ceiling_seconds;
                     (progress.moved, limit, "a step or its end".to_string())
@@ -236,9 +267,9 @@ impl Controller {
     /// together, all others wait for somebody, no message is on its way.
     fn standstill(&self) -> Option<RunFailure> {
         let workers = &self.ranks[..self.workers];
-        let finished = workers.iter().filter(|progress| progress.finished).count();
+        let finished = workers.iter().filter(|progress| progress.is_finished()).count();
         let gathering = self.gathering();
-        let living = workers.iter().filter(|progress| !progress.is_lost).count();
+        let living = workers.iter().filter(|progress| !progress.is_lost()).count();
         let may_wait = self.phase != RunPhase::Running || self.rests_for_cuts();
         let all = finished == self.workers || gathering == living;
         if may_wait || all || finished + gathering == 0 {
@@ -256,17 +287,17 @@ impl Controller {
             return None;
         }
         let before = self.finished_before();
-        let gathers = |progress: &RankProgress| progress.gathering && !progress.is_lost;
+        let gathers = |progress: &RankProgress| progress.gathering && !progress.is_lost();
         if let Some(rank) = workers.iter().position(gathers) {
             let others =
-                workers.iter().position(|progress| !progress.finished && !progress.gathering);
+                workers.iter().position(|progress| !progress.is_finished() && !progress.gathering);
             let others = others.map(|rank| format!(", but rank {rank} waits in a step"));
             let others = others.unwrap_or_default() + &before;
             let text =
                 format!("rank {rank} is in a call that all ranks must make together{others}");
             return Some(RunFailure::Stalled(text));
         }
-        let waiting = workers.iter().position(|progress| !progress.finished)?;
+        let waiting = workers.iter().position(|progress| !progress.is_finished())?;
         if self.on_loss != LossPolicy::Stop && !self.is_external {
             // The others have what they need.
             let reason = format!("it waits for others' next step{before}");
@@ -278,12 +309,13 @@ impl Controller {
     /// How many living workers wait where all loops come together outside the run.
     pub(crate) fn gathering(&self) -> usize {
         let workers = self.ranks[..self.workers].iter();
-        workers.filter(|progress| progress.gathering && !progress.is_lost).count()
+        workers.filter(|progress| progress.gathering && !progress.is_lost()).count()
     }
 
     /// Who has ended while others wait: with scripts whose loops differ, that is the reason.
     pub(crate) fn finished_before(&self) -> String {
-        let has_ended = |rank: &usize| self.ranks[*rank].finished && !self.ranks[*rank].is_lost;
+        let has_ended =
+            |rank: &usize| self.ranks[*rank].is_finished() && !self.ranks[*rank].is_lost();
         let finished = (0..self.workers).filter(has_ended);
         let ranks: Vec<String> = finished.map(|rank| rank.to_string()).collect();
         match ranks.len() {

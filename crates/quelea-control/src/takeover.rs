@@ -19,7 +19,7 @@ use crate::membership::{LossPolicy, LossRefusal, Membership};
 use crate::messages::Command;
 use crate::quorum::{NO_RANK, QuorumRule};
 use crate::seat::ControllerSeat;
-use crate::suspicion::Evidence;
+use crate::suspicion::{Evidence, RankPhase};
 
 impl Controller {
     /// The controller that takes over at `now` with this inheritance; `config` is that of the run.
@@ -72,9 +72,15 @@ impl Controller {
         let (mut steps, mut granted) = (0, 0);
         for (rank, progress) in self.ranks.iter_mut().enumerate() {
             let before = start.report(Rank::from(rank)).steps;
-            (progress.is_lost, progress.report, progress.steps) = (false, None, 0);
+            (progress.report, progress.steps) = (None, 0);
+            if progress.is_lost() {
+                // Whether it is here is said by the members alone.
+                progress.phase = RankPhase::Finished;
+            }
             if let Some(member) = inheritance.member(rank as u32) {
-                progress.finished = member.is_finished || rank >= workers;
+                let is_finished = member.is_finished || rank >= workers;
+                progress.phase =
+                    if is_finished { RankPhase::Finished } else { RankPhase::Training };
                 (progress.steps_before, progress.steps) = (member.steps_before, member.steps);
                 progress.position = member.position;
                 progress.entered = member.position.saturating_sub(member.steps);
@@ -236,7 +242,7 @@ impl Controller {
             self.order(Recipient::Rank(rank.0), Command::Abort(reason.to_string()));
         }
         for gone in &change.departed {
-            if !self.ranks[gone.rank.index()].is_lost {
+            if !self.ranks[gone.rank.index()].is_lost() {
                 let (steps, left) = (gone.steps, gone.left);
                 self.strike_out(gone.rank.0, RankReport { steps, left, ..RankReport::default() });
                 let reason = "the others took this process for lost and continued without it";

@@ -148,7 +148,7 @@ impl Controller {
         if self.phase != RunPhase::Draining || self.members.is_changing() {
             return;
         }
-        let living = |rank: usize| !self.ranks[rank].is_lost;
+        let living = |rank: usize| !self.ranks[rank].is_lost();
         if self.probes.answer(self.now, probe, rank as usize, said, living) {
             self.end_drain(observer);
         }

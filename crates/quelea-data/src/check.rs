@@ -54,10 +54,12 @@ impl CheckReport {
 pub fn check(path: &Path, progress: &mut dyn FnMut(u64)) -> Result<Option<CheckReport>, DataError> {
     std::fs::metadata(path).map_err(DataError::reading(path))?;
     let inner = path.join("cifar-10-batches-bin");
-    let folder = match path.is_file() {
-        true => path.parent().unwrap_or(path),
-        false if inner.is_dir() => &inner,
-        false => path,
+    let folder = if path.is_file() {
+        path.parent().unwrap_or(path)
+    } else if inner.is_dir() {
+        &inner
+    } else {
+        path
     };
     let is_meant = |file: &&ExpectedFile| {
         let found = files::find(folder, file.name);

@@ -5,9 +5,9 @@
 //!
 //! | module | what is in it |
 //! |---|---|
-//! | [`parts`] | finds the parts and puts them in order, or says what is wrong with them |
-//! | [`lines`] | the records of all parts, in order and without doubles |
-//! | [`models`] | checkpoints and the best model |
+//! | `parts` | finds the parts and puts them in order, or says what is wrong with them |
+//! | `lines` | the records of all parts, in order and without doubles |
+//! | `models` | checkpoints and the best model |
 
 mod lines;
 mod models;

@@ -159,7 +159,7 @@ impl Driver<'_> {
     /// A rank hears a command.
     pub(crate) fn command(&mut self, rank: usize, command: Command) {
         let state = &mut self.ranks[rank];
-        if !state.is_alive() || state.has_ended {
+        if !state.is_alive() || state.has_ended() {
             return;
         }
         if let Command::View(change) = command {
@@ -180,7 +180,9 @@ impl Driver<'_> {
         let wants_model = matches!(command, Command::SendModel(_));
         let leaves = command == Command::Leave;
         let is_last = state.machine.command(self.now, command);
-        state.has_ended = is_last;
+        if is_last {
+            state.end();
+        }
         if wants_model && state.machine.is_computing() {
             self.show_while_computing(rank);
         }
@@ -309,7 +311,7 @@ impl Driver<'_> {
 
     /// The loss of a rank is noticed.
     pub(crate) fn detect(&mut self, rank: usize) {
-        let at = self.ranks[rank].lost.unwrap_or(self.now);
+        let at = self.ranks[rank].gone_since().unwrap_or(self.now);
         self.is_controller_told = true;
         // Another has joined in its place: it was known before that it is gone.
         if self.ranks[rank].is_alive() {

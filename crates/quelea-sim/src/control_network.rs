@@ -217,7 +217,7 @@ impl Driver<'_> {
     /// A rank that is lost sends nothing more: what had not left it whole never arrives.
     fn was_control_cut_short(&self, route: ControlRoute, left: Time) -> bool {
         let Some(sender) = route.from.map(|rank| &self.ranks[rank]) else { return false };
-        !sender.has_left && sender.lost.is_some_and(|lost| left > lost)
+        !sender.has_left() && sender.gone_since().is_some_and(|gone| left > gone)
     }
 
     /// When a rank reads this packet, if not now: when it runs again after a pause. What it has

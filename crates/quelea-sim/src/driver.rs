@@ -307,7 +307,7 @@ impl<'a> Driver<'a> {
                 drop(self.gradients.finish(rank));
             }
             // One that was lost with its report on the way has given its vectors away.
-            if state.has_ended {
+            if state.has_ended() {
                 continue;
             }
             let node = state.machine.node();

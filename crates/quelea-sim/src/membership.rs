@@ -190,8 +190,7 @@ impl Driver<'_> {
     /// The state of its sponsor has reached a worker that joins.
     pub(crate) fn enter(&mut self, rank: usize) {
         // One that was lost before it began may have a successor that has not begun either.
-        if !self.ranks[rank].is_alive() || std::mem::replace(&mut self.ranks[rank].has_begun, true)
-        {
+        if !self.ranks[rank].begin() {
             return;
         }
         let number = self.ranks[rank].machine.node().view().number as usize;
@@ -202,7 +201,7 @@ impl Driver<'_> {
 
     /// The others continue without this worker although it could: it ends.
     pub(crate) fn expel(&mut self, rank: usize) {
-        self.ranks[rank].has_ended = true;
+        self.ranks[rank].end();
         self.silence(rank);
         let due = self.gates.due(self.living_workers);
         self.open_later(due);
@@ -210,8 +209,8 @@ impl Driver<'_> {
 
     /// This worker has left, and has sent its report.
     pub(crate) fn retire(&mut self, rank: usize) {
-        self.ranks[rank].has_left = true;
         self.silence(rank);
+        self.ranks[rank].leave();
         if self.ranks[rank].succession.is_some() {
             // A controller that lives there goes with it; the others notice.
             self.lose_home(rank);

@@ -14,10 +14,7 @@ pub(crate) struct RankState {
     pub(crate) machine: RankMachine,
     /// Since when it takes part. What was sent to or by a worker before it in its place is not its own.
     pub(crate) since: Time,
-    /// Whether it has begun.
-    pub(crate) has_begun: bool,
-    /// When it was lost, if it was.
-    pub(crate) lost: Option<Time>,
+    presence: Presence,
     /// Until when its processor is taken by arithmetic, hand-offs or a pause. Messages are read,
     /// sends go out, and gradients start only then.
     pub(crate) free: Time,
@@ -33,10 +30,6 @@ pub(crate) struct RankState {
     pub(crate) running: Option<Running>,
     /// When the last view that was announced arrives.
     pub(crate) view_at: Time,
-    /// It has received its last command.
-    pub(crate) has_ended: bool,
-    /// It was not lost, but has left: what it had to say still arrives.
-    pub(crate) has_left: bool,
     /// Its part in who controls the run, where that may change.
     pub(crate) succession: Option<ControllerSuccession>,
     /// What no controller has taken: it has lost its own.
@@ -45,6 +38,32 @@ pub(crate) struct RankState {
     pub(crate) met_term: u32,
     /// What was told to it, as the controller to be.
     pub(crate) early: Vec<RankEvent>,
+}
+
+/// Where a rank is between its entrance and its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Presence {
+    /// It joins, and the state of its sponsor has not reached it yet.
+    Entering,
+    Training,
+    /// It has received its last command.
+    Ended,
+    /// It is gone since `at`.
+    Gone {
+        at: Time,
+        departure: Departure,
+    },
+}
+
+/// What a rank that is gone had done before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Departure {
+    /// It was lost while it trained.
+    Crashed,
+    /// It had received its last command.
+    AfterItsEnd,
+    /// It has left by agreement: what it had to say still arrives.
+    Left,
 }
 
 /// A delivered message that waits for the processor.
@@ -86,8 +105,7 @@ impl RankState {
         RankState {
             machine,
             since: now,
-            has_begun: false,
-            lost: None,
+            presence: Presence::Entering,
             free: now,
             paused_until: Time::ZERO,
             inbox: VecDeque::new(),
@@ -95,8 +113,6 @@ impl RankState {
             wake: None,
             running: None,
             view_at: Time::ZERO,
-            has_ended: false,
-            has_left: false,
             succession: None,
             untold: Vec::new(),
             met_term: FIRST_TERM,
@@ -146,15 +162,65 @@ impl RankState {
         self.paused_until
     }
 
+    /// It trains from now on. `false`: it is not one that waits to enter.
+    pub(crate) fn begin(&mut self) -> bool {
+        let enters = self.presence == Presence::Entering;
+        if enters {
+            self.presence = Presence::Training;
+        }
+        enters
+    }
+
+    /// It has received its last command.
+    pub(crate) fn end(&mut self) {
+        self.presence = Presence::Ended;
+    }
+
     /// Loses the rank at `now`: what it had not completed or sent is gone, and a gradient that is being
     /// computed is never handed over.
     pub(crate) fn lose(&mut self, now: Time) {
-        self.lost = Some(now);
+        let departure = if self.has_ended() { Departure::AfterItsEnd } else { Departure::Crashed };
+        self.presence = Presence::Gone { at: now, departure };
         self.outbox.clear();
     }
 
-    /// Whether it was not lost.
+    /// The rank, which is gone, has left by agreement.
+    pub(crate) fn leave(&mut self) {
+        if let Presence::Gone { departure, .. } = &mut self.presence {
+            *departure = Departure::Left;
+        }
+    }
+
+    /// Whether it is not gone.
     pub(crate) fn is_alive(&self) -> bool {
-        self.lost.is_none()
+        self.gone_since().is_none()
+    }
+
+    /// Its part in who controls the run, where that may change and it is not gone.
+    pub(crate) fn living_succession(&mut self) -> Option<&mut ControllerSuccession> {
+        let is_alive = self.is_alive();
+        self.succession.as_mut().filter(|_| is_alive)
+    }
+
+    /// Since when it is gone, if it is.
+    pub(crate) fn gone_since(&self) -> Option<Time> {
+        match self.presence {
+            Presence::Gone { at, .. } => Some(at),
+            _ => None,
+        }
+    }
+
+    /// Whether it has received its last command, and with it given its vectors away.
+    pub(crate) fn has_ended(&self) -> bool {
+        match self.presence {
+            Presence::Entering | Presence::Training => false,
+            Presence::Ended => true,
+            Presence::Gone { departure, .. } => departure != Departure::Crashed,
+        }
+    }
+
+    /// Whether it has left by agreement.
+    pub(crate) fn has_left(&self) -> bool {
+        matches!(self.presence, Presence::Gone { departure: Departure::Left, .. })
     }
 }

@@ -136,10 +136,11 @@ impl Driver<'_> {
     /// A command of the controller at `from` has arrived at a rank.
     pub(crate) fn command_arrived(&mut self, rank: usize, from: Place, term: u32, word: Command) {
         let state = &mut self.ranks[rank];
+        let is_alive = state.is_alive();
         let (Some(succession), Some(from)) = (&mut state.succession, from) else {
             return self.command(rank, word);
         };
-        if state.lost.is_some() || !succession.hears_command(from as u32, term) {
+        if !is_alive || !succession.hears_command(from as u32, term) {
             return self.attend_succession(rank);
         }
         if term < succession.term() {
@@ -173,7 +174,7 @@ impl Driver<'_> {
     pub(crate) fn peer_arrived(&mut self, rank: usize, from: Place, message: PeerMessage) {
         let (state, Some(from)) = (&mut self.ranks[rank], from) else { return };
         let view = state.machine.node().view().clone();
-        if let Some(succession) = state.succession.as_mut().filter(|_| state.lost.is_none()) {
+        if let Some(succession) = state.living_succession() {
             succession.handle(from as u32, message, &view);
         }
         self.attend_succession(rank);
@@ -186,7 +187,8 @@ impl Driver<'_> {
         if until > now && state.is_alive() {
             return self.queue.schedule(until, SimEvent::Succession(rank as u32));
         }
-        let Some(succession) = state.succession.as_mut().filter(|_| state.lost.is_none()) else {
+        let is_alive = state.is_alive();
+        let Some(succession) = state.succession.as_mut().filter(|_| is_alive) else {
             return;
         };
         let (machine, untold) = (&state.machine, &state.untold);
@@ -294,7 +296,7 @@ impl Driver<'_> {
     fn learn_loss(&mut self, rank: usize, peer: usize) {
         let (now, state) = (self.now, &mut self.ranks[rank]);
         let view = state.machine.node().view().clone();
-        if let Some(succession) = state.succession.as_mut().filter(|_| state.lost.is_none()) {
+        if let Some(succession) = state.living_succession() {
             succession.lost(now, peer as u32, &view);
             self.attend_succession(rank);
         }
@@ -316,7 +318,7 @@ impl Driver<'_> {
         for other in (0..self.ranks.len()).filter(|other| *other != rank) {
             let (now, state) = (self.now, &mut self.ranks[other]);
             let view = state.machine.node().view().clone();
-            if let Some(succession) = state.succession.as_mut().filter(|_| state.lost.is_none()) {
+            if let Some(succession) = state.living_succession() {
                 succession.silent(now, rank as u32, &view);
                 self.attend_succession(other);
             }

@@ -245,7 +245,7 @@ impl Driver<'_> {
 
     /// Whether its sender was lost before it had left.
     fn was_cut_off(&self, transit: &Transit) -> bool {
-        self.ranks[transit.from.index()].lost.is_some_and(|lost| transit.left > lost)
+        self.ranks[transit.from.index()].gone_since().is_some_and(|gone| transit.left > gone)
     }
 
     /// Whether it was sent by or to a worker in whose place another has joined meanwhile.

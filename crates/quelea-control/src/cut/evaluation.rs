@@ -39,7 +39,7 @@ impl Controller {
         let living = ranks.len() - self.lost;
         let has_all = |models: &BTreeMap<u32, Vec<f32>>| {
             models.len() >= living
-                && models.keys().filter(|rank| !ranks[**rank as usize].is_lost).count() == living
+                && models.keys().filter(|rank| !ranks[**rank as usize].is_lost()).count() == living
         };
         let complete = self.cutting.models.iter().find(|(_, models)| has_all(models));
         let Some(step) = complete.map(|(step, _)| *step) else { return };

@@ -194,12 +194,10 @@ impl Algorithm for Worker {
 
     fn awaiting(&self, out: &mut Vec<Awaited>) {
         self.succession.awaiting(self.me, out);
-        match self.leads() && self.leader.has_started() {
-            true => self.leader.awaiting(out),
-            false if !self.member.ready && !self.leads() => {
-                out.push(Awaited { from: self.first, what: "the parameters of its host" });
-            }
-            false => {}
+        if self.leads() && self.leader.has_started() {
+            self.leader.awaiting(out);
+        } else if !self.member.ready && !self.leads() {
+            out.push(Awaited { from: self.first, what: "the parameters of its host" });
         }
     }
 

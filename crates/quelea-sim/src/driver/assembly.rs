@@ -55,7 +55,10 @@ pub(super) fn rank_states(
         let is_alive = machine.view.is_alive(Rank::from(rank));
         let machine = RankMachine::new(machine, Rank::from(rank), pool.clone(), now);
         let mut state = RankState::new(machine.map_err(SimError::Resume)?, now);
-        state.lost = (!is_alive).then_some(now);
+        state.begin();
+        if !is_alive {
+            state.lose(now);
+        }
         Ok(state)
     };
     (0..machine.setup.ranks()).map(state).collect()

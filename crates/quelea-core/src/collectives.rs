@@ -191,7 +191,7 @@ pub const COLLECTIVES: &[Entry] = &[
             summary: "halving-doubling below 256 KiB per rank, ring above",
             paper: "Thakur, Rabenseifner and Gropp 2005",
             section: "halving-doubling for small vectors, the ring for large ones, as Thakur et al.",
-            file: "crates/quelea-core/src/collectives/mod.rs",
+            file: "crates/quelea-core/src/collectives.rs",
             options: &[],
         },
         build: |group, label, len| {
