@@ -2,7 +2,7 @@
 
 use quelea_core::message::Rank;
 use quelea_core::view::ViewChange;
-use quelea_record::{Record, RecordKind};
+use quelea_record::Record;
 
 use crate::messages::{check_amount, check_record};
 
@@ -110,15 +110,7 @@ impl MemberState {
         ] {
             check_amount(name, amount)?;
         }
-        self.records.iter().try_for_each(|record| {
-            if record.rank != rank {
-                return Err(format!("it sent a record of rank {}", record.rank));
-            }
-            if let RecordKind::Transfer { to, .. } = record.event {
-                check_known(Rank(to), ranks)?;
-            }
-            check_record(record)
-        })
+        self.records.iter().try_for_each(|record| check_record(record, rank, ranks))
     }
 }
 
@@ -185,18 +177,20 @@ impl Inheritance {
 #[cfg(test)]
 mod tests {
     use quelea_core::view::DepartedRank;
+    use quelea_record::RecordKind;
 
     use super::*;
 
+    /// Its record is of a transfer that it has received: that is the sender's.
     fn good() -> MemberState {
         let departed = vec![DepartedRank { rank: Rank(3), steps: 7, left: false }];
         let change = ViewChange { number: 1, departed, joined: Vec::new(), from_step: 9 };
-        let event = RecordKind::Transfer { to: 0, bytes: 80, seconds: 0.5 };
+        let event = RecordKind::Transfer { to: 2, bytes: 80, seconds: 0.5 };
         MemberState {
             rank: 2,
             log: vec![ViewEntry { controller: u32::MAX, change }],
             steps: 8,
-            records: vec![Record { t: 0.5, rank: 2, step: 3, event }],
+            records: vec![Record { t: 0.5, rank: 0, step: 3, event }],
             ..MemberState::default()
         }
     }
@@ -205,7 +199,7 @@ mod tests {
     fn what_a_voter_cannot_have_is_refused_by_its_name() {
         type Lie = (&'static str, fn(&mut MemberState));
         assert_eq!(good().check(2, 4), Ok(()));
-        let lies: [Lie; 8] = [
+        let lies: [Lie; 9] = [
             ("state of rank 1", |state| state.rank = 1),
             ("`steps` = 18446744073709551615", |state| state.steps = u64::MAX),
             ("`granted`", |state| state.granted = 1 << 60),
@@ -213,11 +207,18 @@ mod tests {
             ("named rank 4000000000", |state| {
                 state.log[0].change.joined = vec![Rank(4_000_000_000)]
             }),
-            ("record of rank 4000000000", |state| state.records[0].rank = 4_000_000_000),
+            ("named rank 4000000000", |state| state.records[0].rank = 4_000_000_000),
+            ("record of rank 0", |state| {
+                state.records[0].event = RecordKind::Compute { seconds: 0.5 };
+            }),
             ("`seconds` = NaN", |state| {
+                state.records[0].rank = 2;
                 state.records[0].event = RecordKind::Compute { seconds: f64::NAN };
             }),
-            ("only the coordinator makes", |state| state.records[0].event = RecordKind::Joined),
+            ("only the coordinator makes", |state| {
+                state.records[0].rank = 2;
+                state.records[0].event = RecordKind::Joined;
+            }),
         ];
         for (told, lie) in lies {
             let mut state = good();

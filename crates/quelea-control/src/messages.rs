@@ -160,10 +160,8 @@ impl RankEvent {
     /// The rank that says this, where it says so itself.
     pub fn speaker(&self) -> Option<u32> {
         match self {
-            // The receiver of a transfer knows how long it took; the record is the sender's.
-            RankEvent::Record(Record { event: RecordKind::Transfer { to, .. }, .. }) => Some(*to),
             RankEvent::Warning(_) => None,
-            RankEvent::Record(record) => Some(record.rank),
+            RankEvent::Record(record) => Some(recorder(record)),
             RankEvent::Report(report) => Some(report.rank),
             RankEvent::Ticket { rank, .. }
             | RankEvent::Confirmed { rank, .. }
@@ -206,7 +204,7 @@ impl RankEvent {
             return Err(format!("it sent an event of rank {speaker}"));
         }
         match self {
-            RankEvent::Record(record) => check_record(record),
+            RankEvent::Record(record) => check_record(record, rank, ranks),
             RankEvent::Probed { sent, received, .. }
             | RankEvent::Heartbeat { sent, received, .. } => {
                 check_amount("sent", *sent)?;
@@ -289,9 +287,23 @@ fn check_report(report: &RankReport) -> Result<(), String> {
     }
 }
 
+/// The rank that makes a record. The receiver of a transfer knows how long it took; the record is the sender's.
+fn recorder(record: &Record) -> u32 {
+    match record.event {
+        RecordKind::Transfer { to, .. } => to,
+        _ => record.rank,
+    }
+}
+
 /// Whether the numbers of a record can be times and amounts; whatever adds them up relies on it. A
 /// loss may be anything: a run that diverges has no other.
-pub(crate) fn check_record(record: &Record) -> Result<(), String> {
+pub(crate) fn check_record(record: &Record, rank: u32, ranks: usize) -> Result<(), String> {
+    if recorder(record) != rank {
+        return Err(format!("it sent a record of rank {}", recorder(record)));
+    }
+    if record.rank as usize >= ranks {
+        return Err(format!("it named rank {}; ranks are 0 to {}", record.rank, ranks - 1));
+    }
     // Clocks of two machines agree only roughly: what began before the run's zero is no mistake.
     let least = |name: &str| if name == "t" { -1e6 } else { 0.0 };
     let check = |name: &str, seconds: f64| {

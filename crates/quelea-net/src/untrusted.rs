@@ -62,12 +62,12 @@ pub fn example_vote() -> Vec<u8> {
     let departed = vec![DepartedRank { rank: Rank(3), steps: 7, left: false }];
     let change = ViewChange { number: 1, departed, joined: Vec::new(), from_step: 9 };
     let entry = ViewEntry { controller: 0, change };
-    let event = RecordKind::Transfer { to: 0, bytes: 80, seconds: 0.5 };
+    let event = RecordKind::Transfer { to: 1, bytes: 80, seconds: 0.5 };
     let state = MemberState {
         rank: 1,
         log: vec![entry.clone()],
         stored: Some(StoredEntry { term: 1, entry }),
-        records: vec![Record { t: 0.5, rank: 1, step: 3, event }],
+        records: vec![Record { t: 0.5, rank: 0, step: 3, event }],
         ..MemberState::default()
     };
     PeerMessage::Vote { term: 2, state: Box::new(state) }.encode()
