@@ -17,6 +17,9 @@ pub(crate) fn check() -> Result<()> {
     for file in &files {
         let text = fs::read_to_string(file)?;
         let name = file.strip_prefix(root).unwrap_or(file).display();
+        if file.ends_with("mod.rs") && file.components().any(|part| part.as_os_str() == "src") {
+            wrong.push(format!("{name}: a module with files of its own is `foo.rs` beside `foo/`"));
+        }
         // The reason for a long file may stand above (see `rules/lengths.rs`).
         let first = text.lines().find(|line| !line.starts_with("// long:"));
         if !first.is_some_and(|line| line.starts_with("//!")) {
