@@ -14,7 +14,8 @@
 //!     grad[0] = x[0] - batch.worker as f32;
 //!     0.5 * grad[0] * grad[0]
 //! });
-//! let gossip = run.clone().algorithm(DPsgd { form: DPsgdForm::AdaptThenCombine });
+//! let form = DPsgdForm::AdaptThenCombine;
+//! let gossip = run.clone().algorithm(DPsgd { form, ..DPsgd::default() });
 //! let same = quelea::Choice::from("d-psgd").with("form", "adapt-then-combine");
 //! assert_eq!(
 //!     gossip.simulate(&Cluster::default())?.model(),
