@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -289,6 +290,8 @@ def test_launch_starts_a_killed_process_again_and_ends_well(tmp_path):
     assert done.returncode == 0, done.stderr
     again = "rank 1 was killed by signal 9 (SIGKILL); it is started again (restart 1 of 1)"
     assert f"quelea: {again}" in done.stderr
-    assert "quelea: rank 1 was lost after 3 steps; the others continue" in done.stderr
+    # What it said last may have died with it.
+    lost = r"quelea: rank 1 was lost after [23] steps; the others continue"
+    assert re.search(lost, done.stderr), done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) == 3 and len(set(lines)) == 1 and lines[0].endswith("True"), done.stdout
