@@ -129,6 +129,15 @@ impl Controller {
         open.filter(|at| *at > self.now).min()
     }
 
+    /// Whether [`next_decision`](Self::next_decision) or [`next_probe`](Self::next_probe) may name a time.
+    #[inline]
+    pub fn may_become_due(&self) -> bool {
+        self.trouble.is_some()
+            || !self.accusations.open.is_empty()
+            || self.disputes.is_open()
+            || self.probes.next.is_some()
+    }
+
     /// When something is decided that ranks have said of others, for drivers that watch nobody by the clock.
     pub fn next_decision(&self) -> Option<Time> {
         if self.phase == RunPhase::Salvaging {

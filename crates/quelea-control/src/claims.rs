@@ -35,6 +35,13 @@ pub(crate) struct Disputes {
     open: Option<Dispute>,
 }
 
+impl Disputes {
+    #[inline]
+    pub(crate) fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+}
+
 impl Controller {
     /// What of this cannot be true, in words that follow "lost rank 3: ". Ranks of this process say what they
     /// do.

@@ -263,10 +263,16 @@ impl RankMachine {
         self.node.enter(now, old);
     }
 
-    /// The algorithm has measured something.
+    /// The algorithm has measured something: the controller hears of it.
     pub fn note_fact(&mut self, now: Time, fact: Fact) {
+        let record = self.count_fact(now, fact);
+        self.events.push(RankEvent::Record(record));
+    }
+
+    /// The algorithm has measured something: the record of it, which nobody has heard of yet.
+    pub fn count_fact(&mut self, now: Time, fact: Fact) -> Record {
         let event = self.report.take(fact);
-        self.record(now, self.node.step(), event);
+        Record { t: now.seconds(), rank: self.node.rank.0, step: self.node.step(), event }
     }
 
     /// Bucket `b` of the gradient is final.

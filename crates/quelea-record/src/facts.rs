@@ -127,29 +127,87 @@ impl RankReport {
 
 /// How often each number of each kind of facts occurred. Counts saturate: they may come from
 /// another process.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct FactTotals {
-    counts: BTreeMap<(&'static str, u64), u64>,
+    /// In the order of their names.
+    kinds: Vec<KindTotals>,
 }
+
+/// Facts of one kind.
+#[derive(Clone, Debug)]
+struct KindTotals {
+    kind: &'static FactKind,
+    /// How often each number below `FREQUENT` occurred: one is counted at every step.
+    frequent: Vec<u64>,
+    others: BTreeMap<u64, u64>,
+}
+
+/// Numbers below are counted in a vector.
+const FREQUENT: u64 = 4096;
+
+impl KindTotals {
+    fn add(&mut self, number: u64, times: u64) {
+        let count = if number < FREQUENT {
+            let place = number as usize;
+            if place >= self.frequent.len() {
+                self.frequent.resize(place + 1, 0);
+            }
+            &mut self.frequent[place]
+        } else {
+            self.others.entry(number).or_default()
+        };
+        *count = count.saturating_add(times);
+    }
+
+    /// The numbers that occurred, each with how often.
+    fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
+        let frequent = self.frequent.iter().enumerate();
+        let frequent = frequent.map(|(number, times)| (number as u64, *times));
+        let others = self.others.iter().map(|(number, times)| (*number, *times));
+        frequent.chain(others).filter(|(_, times)| *times > 0)
+    }
+}
+
+impl PartialEq for FactTotals {
+    fn eq(&self, other: &FactTotals) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+impl Eq for FactTotals {}
 
 impl FactTotals {
     /// Counts a fact so many `times`.
     pub fn add(&mut self, kind: &'static FactKind, number: u64, times: u64) {
-        let count = self.counts.entry((kind.name, number)).or_default();
-        *count = count.saturating_add(times);
+        self.totals(kind).add(number, times);
     }
 
     /// Counts all that another one has.
     pub fn add_all(&mut self, other: &FactTotals) {
-        for (key, times) in &other.counts {
-            let count = self.counts.entry(*key).or_default();
-            *count = count.saturating_add(*times);
+        for of_kind in &other.kinds {
+            let totals = self.totals(of_kind.kind);
+            of_kind.iter().for_each(|(number, times)| totals.add(number, times));
         }
+    }
+
+    fn totals(&mut self, kind: &'static FactKind) -> &mut KindTotals {
+        let place = match self.kinds.iter().position(|known| std::ptr::eq(known.kind, kind)) {
+            Some(place) => place,
+            None => {
+                let place = self.kinds.partition_point(|known| known.kind.name < kind.name);
+                let (frequent, others) = (Vec::new(), BTreeMap::new());
+                self.kinds.insert(place, KindTotals { kind, frequent, others });
+                place
+            }
+        };
+        &mut self.kinds[place]
     }
 
     /// The name of every kind, each number, and how often it occurred.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64, u64)> {
-        self.counts.iter().map(|((name, number), times)| (*name, *number, *times))
+        self.kinds.iter().flat_map(|totals| {
+            totals.iter().map(|(number, times)| (totals.kind.name, number, times))
+        })
     }
 
     /// How often each number of a kind occurred.
@@ -191,6 +249,23 @@ mod tests {
         assert_eq!(all.mean(&FOLDED), Some(2.0));
         assert_eq!(all.count(&HALF_EXCHANGE), 2);
         assert_eq!(RankReport::default().facts.mean(&FOLDED), None);
+    }
+
+    #[test]
+    fn totals_are_equal_whatever_the_order_and_iterate_by_name_and_number() {
+        let facts = [(&STALENESS, FREQUENT + 7), (&FOLDED, 3), (&STALENESS, 0), (&STALENESS, 9)];
+        let (mut forward, mut backward) = (FactTotals::default(), FactTotals::default());
+        facts.iter().for_each(|(kind, number)| forward.add(kind, *number, 2));
+        facts.iter().rev().for_each(|(kind, number)| backward.add(kind, *number, 2));
+        // Something that did not occur.
+        backward.add(&STALENESS, 80, 0);
+        assert_eq!(forward, backward);
+        let all: Vec<_> = backward.iter().collect();
+        let staleness = [0, 9, FREQUENT + 7].map(|number| ("staleness", number, 2));
+        assert_eq!(all, [&[("folded", 3, 2)], &staleness[..]].concat());
+        backward.add(&FOLDED, 3, u64::MAX);
+        assert_ne!(forward, backward);
+        assert_eq!(backward.histogram(&FOLDED), [(3, u64::MAX)].into());
     }
 
     #[test]

@@ -207,6 +207,9 @@ impl Driver<'_> {
 
     /// Attends to the controller again when ranks are to be probed, or something is to be decided.
     pub(crate) fn schedule_attention(&mut self) {
+        if !self.controller.may_become_due() {
+            return;
+        }
         let times = [self.controller.next_probe(), self.controller.next_decision()];
         let Some(next) = times.into_iter().flatten().min() else { return };
         if !self.controller_runs() {

@@ -1,6 +1,6 @@
 //! What the driver does with messages: from a node's outbox over the network to another's inbox.
 
-use quelea_core::contract::Effect;
+use quelea_core::contract::{Effect, Fact};
 use quelea_core::message::{Message, Part, Rank};
 use quelea_core::time::Time;
 use quelea_record::RecordKind;
@@ -61,7 +61,7 @@ impl Driver<'_> {
                     self.send(rank, to, message, again);
                 }
                 Effect::Work { bytes } => self.arithmetic(rank, bytes),
-                Effect::Measure(fact) => self.ranks[rank].machine.note_fact(self.now, fact),
+                Effect::Measure(fact) => self.measure(rank, fact),
                 // The node has carried these out itself.
                 Effect::Optimize { .. } | Effect::JumpToStep(_) => {}
             }
@@ -69,6 +69,18 @@ impl Driver<'_> {
         self.effects = effects;
         self.collect_events(rank);
         self.flush_outbox(rank);
+    }
+
+    /// A fact comes about at nearly every event of some algorithms. Where the controller would hear of it
+    /// next, and only pass it on, it is recorded at once.
+    fn measure(&mut self, rank: usize, fact: Fact) {
+        let is_heard_next = !self.sends_control() && self.events.is_empty();
+        let machine = &mut self.ranks[rank].machine;
+        if !is_heard_next || machine.has_events() || self.has_lost {
+            return machine.note_fact(self.now, fact);
+        }
+        let record = machine.count_fact(self.now, fact);
+        self.observer.record(record);
     }
 
     fn arithmetic(&mut self, rank: usize, bytes: u64) {
