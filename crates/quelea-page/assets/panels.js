@@ -28,7 +28,7 @@ export function figures(state) {
 export function legends() {
   const key = (name, label) => [make("span", { className: `key ${name}` }), label];
   element("ranks-legend").replaceChildren(...key("compute", "compute"), ...key("exposed", "exposed communication"), ...key("waiting", "waiting for slower peers"));
-  text(element("topology-legend"), "circles: workers, squares: servers; a crossed one was lost. A dashed edge has carried nothing for long, a dotted one had to send again.");
+  text(element("topology-legend"), "circles: workers, squares: servers; a crossed one was lost. A dashed edge has carried nothing for long, a dotted one had to send again, one of dashes and dots has long round trips.");
 }
 
 function rankRow(select, rank) {
@@ -164,6 +164,8 @@ export function membership(state) {
     ["living ranks", `${living} of ${state.ranks.length}`, living],
     ["goodput so far", percent(state.progress.goodput), state.progress.goodput],
   ]);
+  const { earlier_events: earlier } = state;
+  text(element("membership-note"), earlier > 0 ? `${digits(earlier)} earlier events are not listed.` : "");
   const list = element("membership");
   while (list.children.length > state.membership.length) list.lastElementChild.remove();
   state.membership.forEach((event, place) => {
@@ -285,5 +287,6 @@ export function detail(state, about, selected, history, select) {
       ["memory of its process, GPU", `${bytes(rank.resident_bytes)}, ${bytes(rank.gpu_bytes)}`, rank.resident_bytes],
     ]);
   }
-  lines(canvas, { name: "History", xName: "seconds, since this page is open", series: history, isLog: false });
+  const cursor = state.is_past ? state.now : undefined;
+  lines(canvas, { name: "History", xName: "seconds", series: history, isLog: false, cursor });
 }
