@@ -1,6 +1,6 @@
 // Lines and bars on a canvas, drawn when their data or the size of the window change.
 
-const PALETTE = ["--compute", "--exposed", "--good", "--bad", "--waiting", "--faint"];
+const PALETTE = ["--compute", "--exposed", "--good", "--bad", "--waiting"];
 const drawn = new Map();
 
 export function colour(index) {
@@ -14,7 +14,9 @@ function ink(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
-function prepare(canvas) {
+// A canvas without data takes no more room than the sentence that says so.
+function prepare(canvas, isEmpty) {
+  if (canvas.classList.contains("empty") !== isEmpty) canvas.classList.toggle("empty", isEmpty);
   const ratio = window.devicePixelRatio || 1;
   const { clientWidth: width, clientHeight: height } = canvas;
   if (canvas.width !== Math.round(width * ratio)) canvas.width = Math.round(width * ratio);
@@ -60,15 +62,15 @@ function logTicks(low, high) {
 export function lines(canvas, options) {
   drawn.set(canvas, () => lines(canvas, options));
   const { series, xName, isLog, cursor } = options;
-  const { pen, width, height } = prepare(canvas);
-  if (width === 0) return;
   const keep = ([x, y]) => Number.isFinite(x) && Number.isFinite(y) && (!isLog || y > 0);
   const shown = series.map((one) => ({ ...one, points: one.points.filter(keep) })).filter((one) => one.points.length > 0);
+  const { pen, width, height } = prepare(canvas, shown.length === 0);
+  if (width === 0) return;
   canvas.setAttribute("aria-label", label(options, shown));
   canvas.dataset.points = String(shown.reduce((sum, one) => sum + one.points.length, 0));
   pen.fillStyle = ink("--soft");
   if (shown.length === 0) {
-    pen.fillText("nothing was measured yet", 10, height / 2);
+    pen.fillText("nothing was measured yet", 0, height / 2);
     return;
   }
   const all = shown.flatMap((one) => one.points);
@@ -153,12 +155,12 @@ function legend(pen, shown, left, width) {
 // `bars`: [[name, number], …]
 export function bars(canvas, { bars: all, name, xName }) {
   drawn.set(canvas, () => bars(canvas, { bars: all, name, xName }));
-  const { pen, width, height } = prepare(canvas);
+  const { pen, width, height } = prepare(canvas, all.length === 0);
   if (width === 0) return;
   canvas.setAttribute("aria-label", `${name}: ${all.slice(0, 20).map(([x, y]) => `${x}: ${y}`).join(", ") || "empty"}`);
   pen.fillStyle = ink("--soft");
   if (all.length === 0) {
-    pen.fillText("no gradient was applied late, or nothing is measured", 10, height / 2);
+    pen.fillText("no gradient was applied late, or nothing is measured", 0, height / 2);
     return;
   }
   const most = Math.max(...all.map(([, count]) => count));

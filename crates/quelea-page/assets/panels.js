@@ -21,7 +21,7 @@ export function figures(state) {
   ];
   const { measured_samples_per_second: measured, predicted_samples_per_second: predicted } = state.advice;
   if (measured && predicted) rows.push(["samples/s, share of plan's", percent(measured / predicted), measured / predicted]);
-  if (sampled && !state.summary) rows.push(["sampled distance", `${digits(sampled.value, 3)} ± ${digits(sampled.error, 1)}`, sampled.value]);
+  if (sampled && !state.summary) rows.push(["sampled distance", sampled.error > 0 ? `${digits(sampled.value, 3)} ± ${digits(sampled.error, 1)}` : digits(sampled.value, 6), sampled.value]);
   pairs(element("figures"), rows);
 }
 
@@ -177,9 +177,13 @@ export function membership(state) {
   box.setAttribute("viewBox", `0 0 ${width} 34`);
   const at = (t) => 8 + (t / Math.max(state.end, 1e-9)) * (width - 16);
   const marks = state.membership.map((event) => {
-    const mark = event.kind === "lost"
-      ? svg("path", { class: "event-lost", d: `M ${at(event.t)} 6 l 6 11 l -12 0 z` })
-      : svg("circle", { class: `event-${event.kind}`, cx: at(event.t), cy: 17, r: event.kind === "view" ? 6 : 4 });
+    // A loss and the view that follows it are close together: a triangle above the line, a stroke across it.
+    const shapes = {
+      lost: () => svg("path", { class: "event-lost", d: `M ${at(event.t)} 15 l 6 -11 l -12 0 z` }),
+      view: () => svg("rect", { class: "event-view", x: at(event.t) - 1.5, y: 10, width: 3, height: 18 }),
+    };
+    const circle = () => svg("circle", { class: `event-${event.kind}`, cx: at(event.t), cy: 17, r: 4 });
+    const mark = (shapes[event.kind] || circle)();
     mark.append(svg("title"));
     mark.firstChild.textContent = event.text;
     return mark;

@@ -200,9 +200,9 @@ impl RankActivity {
         self.began = WorkerBeginning { t, steps: self.steps };
     }
 
-    /// Steps per second since its worker began, if it has completed any.
-    pub fn mean_steps_per_second(&self) -> Option<f64> {
-        let (steps, passed) = (self.steps - self.began.steps, self.stepped? - self.began.t);
+    /// Steps per second since its worker began until `now`, if it has completed any.
+    pub fn mean_steps_per_second(&self, now: f64) -> Option<f64> {
+        let (steps, passed) = (self.steps - self.began.steps, now - self.began.t);
         (steps > 0 && passed > 0.0).then(|| steps as f64 / passed)
     }
 

@@ -248,7 +248,8 @@ impl MomentState {
     /// Seconds of a step of the living workers, since each of them began: the inverse of their mean rate.
     pub fn step_seconds(&self, workers: usize) -> Option<f64> {
         let living = self.ranks.iter().take(workers).filter(|rank| rank.lost.is_none());
-        let rates: Vec<f64> = living.filter_map(RankActivity::mean_steps_per_second).collect();
+        let rates = living.filter_map(|rank| rank.mean_steps_per_second(self.t));
+        let rates: Vec<f64> = rates.collect();
         (!rates.is_empty()).then(|| rates.len() as f64 / rates.iter().sum::<f64>())
     }
 
