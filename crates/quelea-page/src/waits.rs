@@ -140,8 +140,12 @@ impl WaitGraph {
             return "nobody waits for anybody".to_string();
         };
         let RankWait { rank, peer, what, step, seconds } = first;
-        let mut text =
-            format!("rank {rank} waits {seconds:.1} s for {what} of rank {peer} at step {step}");
+        // A rank says "its model"; whose that is follows in the sentence.
+        let what = what.strip_prefix("its ").unwrap_or(what);
+        let article = if what.starts_with("the ") { "" } else { "the " };
+        let mut text = format!(
+            "rank {rank} waits {seconds:.1} s for {article}{what} of rank {peer} at step {step}"
+        );
         for wait in rest {
             text += &format!(", which waits for rank {}", wait.peer);
         }
@@ -149,7 +153,7 @@ impl WaitGraph {
         if chain.len() > 1 && chain.iter().any(|wait| Some(wait.rank) == back) {
             text += ": a circle";
         }
-        text.replace("for its step of rank", "for the step of rank")
+        text
     }
 
     /// As the API shows it.
@@ -204,7 +208,7 @@ mod tests {
     }
 
     fn account(t: f64, rank: u32, awaited: &[u32]) -> Record {
-        let awaited = awaited.iter().map(|rank| AwaitedRank { rank: *rank, what: "the model".into() });
+        let awaited = awaited.iter().map(|rank| AwaitedRank { rank: *rank, what: "its model".into() });
         let (awaiting, links, memory) = (awaited.collect(), Vec::new(), ProcessMemory::default());
         Record { t, rank, step: 1, event: RecordKind::Account { awaiting, links, memory } }
     }
