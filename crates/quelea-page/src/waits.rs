@@ -141,11 +141,9 @@ impl WaitGraph {
         };
         let RankWait { rank, peer, what, step, seconds } = first;
         // A rank says "its model"; whose that is follows in the sentence.
-        let what = what.strip_prefix("its ").unwrap_or(what);
-        let article = if what.starts_with("the ") { "" } else { "the " };
-        let mut text = format!(
-            "rank {rank} waits {seconds:.1} s for {article}{what} of rank {peer} at step {step}"
-        );
+        let what = what.strip_prefix("its ").map_or(what.clone(), |what| format!("the {what}"));
+        let mut text =
+            format!("rank {rank} waits {seconds:.1} s for {what} of rank {peer} at step {step}");
         for wait in rest {
             text += &format!(", which waits for rank {}", wait.peer);
         }
