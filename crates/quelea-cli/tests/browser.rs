@@ -155,7 +155,8 @@ fn assert_replays(browser: &Browser) {
     for speed in ["1", "whole"] {
         browser.script(&format!("document.getElementById('speed').value = '{speed}'"));
         browser.click("#play");
-        browser.wait_for("return window.seen.filter((text) => text.includes('shown at')).length > 2");
+        browser
+            .wait_for("return window.seen.filter((text) => text.includes('shown at')).length > 2");
         assert_eq!(browser.script("return document.getElementById('play').textContent"), "Pause");
         browser.click("#play");
         browser.wait_for("return document.getElementById('play').textContent === 'Play'");
@@ -303,7 +304,10 @@ fn the_buttons_write_a_checkpoint_drop_and_kill_a_rank_and_stop_the_run() {
     browser.click("[data-action=checkpoint]");
     said("is on the disk");
     // Without a rank there is nobody to drop; who says no to the question keeps the rank.
-    assert_eq!(browser.script("return document.querySelector('[data-action=drop]').disabled"), true);
+    assert_eq!(
+        browser.script("return document.querySelector('[data-action=drop]').disabled"),
+        true
+    );
     select_rank(&browser, 3);
     browser.click("[data-action=drop]");
     browser.answer(false);
@@ -449,7 +453,9 @@ fn everything_can_be_reached_and_used_by_keyboard() {
     browser.open(&format!("http://{}/", serving.address));
     browser.wait_for("return document.body.dataset.shown && document.querySelector('#chart-loss').dataset.points > 0");
     let reached = tab_through(&browser, 40);
-    for wanted in ["play", "slider", "to-now", "speed", "g 0", "g 3", "axis", "log-scale", "SUMMARY"] {
+    for wanted in
+        ["play", "slider", "to-now", "speed", "g 0", "g 3", "axis", "log-scale", "SUMMARY"]
+    {
         assert!(reached.iter().any(|name| name == wanted), "{wanted}: {reached:?}");
     }
     // The slider moves by arrow keys, and a rank is selected by Enter.

@@ -110,7 +110,8 @@ fn process_of(parent: u32, rank: u32) -> Option<u32> {
         };
         let status = read("status");
         let of = status.lines().find_map(|line| line.strip_prefix("PPid:"));
-        of.and_then(|of| of.trim().parse().ok()) == Some(parent) && read("cmdline").contains(&wanted)
+        of.and_then(|of| of.trim().parse().ok()) == Some(parent)
+            && read("cmdline").contains(&wanted)
     })
 }
 

@@ -3,9 +3,7 @@
 mod common;
 
 use common::run_spec;
-use quelea_control::{
-    Command, ControlLimits, Controller, ControllerConfig, LossPolicy, RankEvent,
-};
+use quelea_control::{Command, ControlLimits, Controller, ControllerConfig, LossPolicy, RankEvent};
 use quelea_core::time::Time;
 use quelea_core::view::View;
 use quelea_record::{CheckpointSchedule, Observer, Record, ResumePoint};

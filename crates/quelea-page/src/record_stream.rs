@@ -55,7 +55,8 @@ impl StreamState {
 /// One event per line. Each bears the number of the record that follows it, from which a client that was cut off
 /// resumes (`Last-Event-ID`).
 fn events(lines: &[u8], next: u64) -> Vec<u8> {
-    let lines: Vec<&[u8]> = lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).collect();
+    let lines: Vec<&[u8]> =
+        lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).collect();
     let first = next - lines.len() as u64;
     let mut events = Vec::new();
     for (number, line) in (first + 1..).zip(lines) {

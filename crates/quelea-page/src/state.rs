@@ -370,7 +370,10 @@ mod tests {
         assert_eq!((state.events.len(), state.earlier_events), (EVENTS, 7));
         assert_eq!(state.events.back().map(|event| event.step), Some(many - 1));
         let json = state.json(&description(), &Surroundings::default());
-        assert_eq!((&json["membership"][0]["step"], &json["earlier_events"]), (&json!(7), &json!(7)));
+        assert_eq!(
+            (&json["membership"][0]["step"], &json["earlier_events"]),
+            (&json!(7), &json!(7))
+        );
     }
 
     #[test]

@@ -206,7 +206,8 @@ mod tests {
     }
 
     fn account(t: f64, rank: u32, awaited: &[u32]) -> Record {
-        let awaited = awaited.iter().map(|rank| AwaitedRank { rank: *rank, what: "its model".into() });
+        let awaited =
+            awaited.iter().map(|rank| AwaitedRank { rank: *rank, what: "its model".into() });
         let (awaiting, links, memory) = (awaited.collect(), Vec::new(), ProcessMemory::default());
         Record { t, rank, step: 1, event: RecordKind::Account { awaiting, links, memory } }
     }
