@@ -331,8 +331,19 @@ fn the_buttons_write_a_checkpoint_drop_and_kill_a_rank_and_stop_the_run() {
     assert!(steps < 100_000, "{steps}");
 }
 
+/// Rank 3 is lost, and another worker takes its place with a state of 2.5 MB.
+fn replace_rank(log: &RunLog) {
+    let transferred = RecordKind::StateTransferred { bytes: 2_500_000, seconds: 0.125 };
+    let events =
+        [RecordKind::Lost, RecordKind::View { number: 1 }, RecordKind::Joined, transferred];
+    for (t, event) in [0.2, 0.3, 0.4, 0.5].into_iter().zip(events) {
+        log.take(&Record { t, rank: 3, step: 1, event });
+    }
+    log.take(&Record { t: 0.6, rank: 1, step: 1, event: RecordKind::TookOver });
+}
+
 #[test]
-fn links_are_drawn_by_their_health_and_a_gpu_has_its_memory() {
+fn links_are_drawn_by_their_health_a_gpu_has_its_memory_and_joiners_their_state() {
     let Some(browser) = Browser::start() else { return };
     let config = serde_json::json!({
         "workers": 4, "steps": 10, "algorithm": { "name": "d-psgd" },
@@ -340,6 +351,7 @@ fn links_are_drawn_by_their_health_and_a_gpu_has_its_memory() {
         "cluster": { "bandwidth_gbps": 1.0 },
     });
     let log = RunLog::recorded(RunDescription::of_config(config, "links"), 1);
+    replace_rank(&log);
     // From rank r to the next: as it should be, again and again, at the card's limit, slowly.
     let each = [(0, 80, 0, 1000), (1, 80, 2, 1000), (2, 80, 0, 110_000_000), (3, 9000, 0, 1000)];
     for (rank, round_trip_micros, resent, bytes_sent) in each {
@@ -371,6 +383,19 @@ fn links_are_drawn_by_their_health_and_a_gpu_has_its_memory() {
         "return [...document.querySelectorAll('#ranks tbody tr')].map((row) => row.cells[10].textContent)",
     );
     assert_eq!(shown, serde_json::json!(["3.22 GB", "3.22 GB", "3.22 GB", "3.22 GB"]));
+    let events = browser.script(
+        "return [...document.querySelectorAll('#membership li')].map((li) => li.textContent)",
+    );
+    let expected = [
+        "200.00 ms: rank 3 was lost at step 1",
+        "300.00 ms: view 1: 3 ranks continue",
+        "400.00 ms: a worker joined as rank 3 at step 1",
+        "500.00 ms: rank 3 received its state: 2.50 MB in 0.125 s",
+        "600.00 ms: the process of rank 1 controls the run",
+    ];
+    assert_eq!(events, serde_json::json!(expected));
+    let marks = "return document.querySelectorAll('#membership-line [class^=event-]').length";
+    assert_eq!(browser.script(marks), expected.len());
     assert_eq!(browser.console_errors(), Vec::<String>::new());
 }
 
