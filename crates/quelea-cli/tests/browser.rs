@@ -222,6 +222,8 @@ fn four_ranks_are_shown_within_two_seconds_and_a_killed_one_turns_red() {
         "const edges = [...document.querySelectorAll('#topology [data-edge]')];
          return edges.map((edge) => edge.dataset.edge).sort().join(' ') === '0-1 0-3 1-3'",
     );
+    // The three that are left know how far they are apart.
+    browser.wait_for("return document.querySelector('#chart-consensus').dataset.points > 12");
     browser.set_width(1280, 1500);
     browser.script("document.querySelector('#ranks tr[data-rank=\"2\"] button').click()");
     browser.wait_for("return document.getElementById('detail').hidden");
@@ -311,7 +313,8 @@ fn the_buttons_write_a_checkpoint_drop_and_kill_a_rank_and_stop_the_run() {
     select_rank(&browser, 3);
     browser.click("[data-action=drop]");
     browser.answer(false);
-    assert_eq!(browser.script("return document.getElementById('action-result').textContent"), "");
+    let result = browser.script("return document.getElementById('action-result').textContent");
+    assert_eq!(result, "a checkpoint is being written", "nothing was done since");
     browser.click("[data-action=drop]");
     browser.answer(true);
     said("rank 3 was lost");

@@ -39,8 +39,12 @@ export function short(value) {
   return String(+value.toPrecision(3));
 }
 
+// Numbers that differ by less than this share of them are one: what is left is rounding.
+const SAME = 1e-9;
+const size = (low, high) => Math.max(Math.abs(low), Math.abs(high));
+
 function ticks(low, high, count) {
-  const span = high - low || 1;
+  const span = Math.max(high - low, SAME * size(low, high)) || 1;
   const raw = span / count;
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].map((k) => k * power).find((k) => k >= raw);
@@ -77,7 +81,7 @@ export function lines(canvas, options) {
   const reach = (place) => all.reduce(([low, high], point) => [Math.min(low, point[place]), Math.max(high, point[place])], [Infinity, -Infinity]);
   const [x0, x1] = reach(0);
   let [y0, y1] = reach(1);
-  if (y0 === y1) [y0, y1] = isLog ? [y0 / 2, y1 * 2] : [y0 - Math.abs(y0 || 1) / 2, y1 + Math.abs(y1 || 1) / 2];
+  if (y1 - y0 <= SAME * size(y0, y1)) [y0, y1] = isLog ? [y0 / 2, y1 * 2] : [y0 - Math.abs(y0 || 1) / 2, y1 + Math.abs(y1 || 1) / 2];
   const frame = { left: 44, right: 10, top: 18, bottom: 30 };
   const across = (x) => frame.left + ((x - x0) / (x1 - x0 || 1)) * (width - frame.left - frame.right);
   const share = isLog ? (y) => Math.log(y / y0) / Math.log(y1 / y0) : (y) => (y - y0) / (y1 - y0);
