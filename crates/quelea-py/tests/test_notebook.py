@@ -134,6 +134,8 @@ def test_jupyter_shows_a_summary_and_the_page_of_its_run_in_the_cells(tmp_path, 
                 "return all.length > 0 && all.every((one) => one.naturalWidth > 0) && all.length"
             )
             assert plots >= 2
+            # A browser draws what is in sight.
+            browser.wait_for("document.querySelector('iframe').scrollIntoView(); return true")
             frame = browser.ask("/element", {"using": "css selector", "value": "iframe"})
             browser.ask("/frame", {"id": frame})
             loss = browser.wait_for(
