@@ -62,7 +62,10 @@ function logTicks(low, high) {
   return inside.length > 7 ? inside.filter((value) => Math.abs(Math.log10(value) % 1) < 1e-9) : inside;
 }
 
-// `series`: [{ name, points: [[x, y], …], index }]; `cursor`: an x that is marked.
+// That which all others are part of is drawn in the colour of the text.
+const paint = (one) => (one.isWhole ? ink("--ink") : colour(one.index));
+
+// `series`: [{ name, points: [[x, y], …], index, isWhole }]; `cursor`: an x that is marked.
 export function lines(canvas, options) {
   drawn.set(canvas, () => lines(canvas, options));
   const { series, xName, isLog, cursor } = options;
@@ -100,8 +103,8 @@ export function lines(canvas, options) {
   for (const x of ticks(x0, x1, Math.max(2, Math.floor(width / 110)))) pen.fillText(short(x), across(x), height - frame.bottom + 14);
   pen.fillText(xName, (width + frame.left) / 2, height - 3);
   for (const one of shown) {
-    pen.strokeStyle = colour(one.index);
-    pen.fillStyle = colour(one.index);
+    pen.strokeStyle = paint(one);
+    pen.fillStyle = paint(one);
     pen.setLineDash(dash(one.index));
     pen.lineWidth = 1.7;
     pen.beginPath();
@@ -143,7 +146,7 @@ function legend(pen, shown, left, width) {
       pen.fillText("…", at, 11);
       return;
     }
-    pen.strokeStyle = colour(one.index);
+    pen.strokeStyle = paint(one);
     pen.setLineDash(dash(one.index));
     pen.beginPath();
     pen.moveTo(at, 7);

@@ -106,7 +106,7 @@ export function learning(curves, state, axis, isLog) {
   chart("chart-loss", "Loss", [one("mini-batches", "batch_loss", 0), one("deployed model", "loss", 1)]);
   chart("chart-accuracy", "Accuracy", [one("deployed model", "accuracy", 2), one("worst worker", "worst_accuracy", 3)]);
   const deviations = Object.entries(curves.deviations || {}).map(([rank, points]) => ({ name: `rank ${rank}`, index: Number(rank), points: along(points, axis, curves) }));
-  const all = one("all workers", "consensus_distance", deviations.length);
+  const all = { ...one("all workers", "consensus_distance", 0), isWhole: true };
   chart("chart-consensus", "Distance from the mean", [all, ...deviations]);
 }
 
