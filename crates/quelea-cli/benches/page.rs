@@ -16,8 +16,6 @@ use in_browser::{crowd, live, million, replay};
 use seeing::{Serving, http, quelea, summary};
 use serde_json::{Value, json};
 
-/// How often every way to run is measured; they take turns.
-const ROUNDS: usize = 41;
 /// How often the page asks for the state, and of how many times for the curves too.
 const ASK_INTERVAL: Duration = Duration::from_millis(500);
 const CURVES_EVERY: u64 = 4;
@@ -50,6 +48,8 @@ struct Load {
     name: &'static str,
     /// Whether its gradients need the processor.
     is_computing: bool,
+    /// How often every way to run is measured; they take turns.
+    rounds: usize,
     steps: u64,
     settings: &'static [&'static str],
 }
@@ -59,6 +59,7 @@ const LOADS: &[Load] = &[
     Load {
         name: "4 workers, gradients of 10 ms that wait",
         is_computing: false,
+        rounds: 11,
         steps: 200,
         settings: &["workers=4", "task.name=quadratic", "task.compute_ms=10"],
     },
@@ -66,6 +67,7 @@ const LOADS: &[Load] = &[
     Load {
         name: "2 workers, gradients that compute",
         is_computing: true,
+        rounds: 31,
         steps: 200,
         settings: &["workers=2", "task.name=quadratic", "task.dimensions=2000000"],
     },
@@ -93,7 +95,7 @@ struct StepCost {
 /// Steps with the page against those without it: the median over rounds of what each round shows.
 fn cost(load: &Load) -> Vec<Value> {
     let mut found = [const { Vec::new() }; WAYS.len()];
-    for round in 0..ROUNDS {
+    for round in 0..load.rounds {
         // Who comes first changes: a machine that slows down or speeds up is nobody's merit.
         for turn in 0..WAYS.len() {
             let place = (round + turn) % WAYS.len();
@@ -112,10 +114,10 @@ fn cost(load: &Load) -> Vec<Value> {
             "quarter": low,
             "three_quarters": high,
             // Of a median of numbers that scatter like a normal distribution.
-            "standard_error": 1.2533 * (high - low) / 1.349 / (ROUNDS as f64).sqrt(),
+            "standard_error": 1.2533 * (high - low) / 1.349 / (load.rounds as f64).sqrt(),
             (format!("{unit}_with")): quantile(all(place), 0.5) * 1e3,
             (format!("{unit}_without")): quantile(all(0), 0.5) * 1e3,
-            "rounds": ROUNDS,
+            "rounds": load.rounds,
         })
     };
     let mut rows = Vec::new();
