@@ -28,7 +28,7 @@ const SNAPSHOTS: usize = 256;
 
 /// The time between two surveys while somebody looks.
 pub const SURVEY_WATCHED: Time = Time(500_000_000);
-/// And while nobody does: enough for whoever comes, or opens the run when it has ended.
+/// And while nobody does: enough for those who come later, or open the run when it has ended.
 const SURVEY_UNWATCHED: Time = Time(5_000_000_000);
 /// How long after a request somebody is taken to look; scrapes of Prometheus come every 15 s, or every minute.
 const LOOKS: Duration = Duration::from_secs(20);
