@@ -69,7 +69,7 @@ const BENCHES: &[Bench] = &[
     },
     Bench {
         name: "page",
-        what: "step times with and without the page, its frames with 256 ranks, a million records",
+        what: "steps with and without the page, how soon it shows what happens, frames with 256 ranks, a million records",
         command: &["bench", "-q", "-p", "quelea-cli", "--bench", "page", "--", "--json"],
     },
     Bench {

@@ -164,11 +164,69 @@ pub(crate) fn kubernetes_validate(python: &Path) -> Result<PathBuf> {
 }
 
 /// What loads records into tables, beside an environment that has NumPy.
-const PANDAS: &[&str] = &["pandas", "python-dateutil", "six"];
+const TABLES: &[&str] = &["pandas", "python-dateutil", "six", "polars", "polars-runtime-32"];
 
-/// Provides pandas beside the environment of this interpreter: what goes into the path.
-pub(crate) fn pandas(python: &Path) -> Result<PathBuf> {
-    provide_beside(python, PANDAS)
+/// Provides pandas and polars beside the environment of this interpreter: what goes into the path.
+pub(crate) fn tables(python: &Path) -> Result<PathBuf> {
+    provide_beside(python, TABLES)
+}
+
+/// Jupyter's kernel, what runs a notebook with it and what draws the notebook, with what they need.
+const JUPYTER: &[&str] = &[
+    "asttokens",
+    "attrs",
+    "beautifulsoup4",
+    "bleach",
+    "comm",
+    "debugpy",
+    "defusedxml",
+    "executing",
+    "fastjsonschema",
+    "ipykernel==7.4.0",
+    "ipython",
+    "ipython-pygments-lexers",
+    "jedi",
+    "jinja2",
+    "jsonschema",
+    "jsonschema-specifications",
+    "jupyter-client",
+    "jupyter-core",
+    "jupyterlab-pygments",
+    "markupsafe",
+    "matplotlib-inline",
+    "mistune",
+    "nbclient==0.11.0",
+    "nbconvert==7.17.2",
+    "nbformat",
+    "nest-asyncio2",
+    "packaging",
+    "pandocfilters",
+    "parso",
+    "pexpect",
+    "platformdirs",
+    "prompt-toolkit",
+    "psutil",
+    "ptyprocess",
+    "pure-eval",
+    "pygments",
+    "python-dateutil",
+    "pyzmq",
+    "referencing",
+    "rpds-py",
+    "six",
+    "soupsieve",
+    "stack-data",
+    "tinycss2",
+    "tornado",
+    "traitlets",
+    "typing-extensions",
+    "wcwidth",
+    "webencodings",
+];
+
+/// Provides Jupyter beside the environment of this interpreter: what goes into the path.
+pub(crate) fn jupyter(python: &Path) -> Result<PathBuf> {
+    provide_named(python, "nbclient-0.11.0+nbconvert-7.17.2+ipykernel-7.4.0", JUPYTER)
 }
 
 /// Transformers and Lightning, and what they need beside an environment that has PyTorch and pytest.

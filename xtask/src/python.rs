@@ -31,11 +31,17 @@ fn test(python: &Path, words: &[String]) -> Result<()> {
     pytest.current_dir(root().join("crates/quelea-py"));
     pytest.env("PYTHONPATH", package).env("PYTHONDONTWRITEBYTECODE", "1");
     pytest.env("QUELEA_PROGRAM", target_folder()?.join("debug/quelea"));
-    match environment::pandas(python) {
+    match environment::tables(python) {
         Ok(path) => {
-            pytest.env("QUELEA_PANDAS_PATH", path);
+            pytest.env("QUELEA_TABLES_PATH", path);
         }
-        Err(problem) => println!("skipped: records in pandas ({problem:#})"),
+        Err(problem) => println!("skipped: records in pandas and polars ({problem:#})"),
+    }
+    match environment::jupyter(python) {
+        Ok(path) => {
+            pytest.env("QUELEA_JUPYTER_PATH", path);
+        }
+        Err(problem) => println!("skipped: notebooks in Jupyter ({problem:#})"),
     }
     match environment::frameworks(python) {
         Ok(path) => {

@@ -1,46 +1,55 @@
-//! What the page costs: step times of real runs with and without it, frames per second with 256 ranks, and how
-//! long a run of a million records takes to open.
+//! What the page costs: time and processor time of steps with and without it, how soon it shows what happens,
+//! frames per second with 256 ranks live and replayed, and a run of a million records from the command to the
+//! browser. Words after `--bench` name the parts that are measured: `cost`, `live`, `crowd`, `replay`, `million`.
 
+#[path = "page/in_browser.rs"]
+mod in_browser;
 #[path = "../tests/seeing/mod.rs"]
 mod seeing;
 
-use std::fmt::Write as _;
-use std::path::Path;
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use quelea_page::description::RunDescription;
-use quelea_page::folder;
-use quelea_page::log::{LogClock, RunLog};
-use quelea_page::server::{PageServer, PageSource};
-use quelea_record::{Record, RecordKind};
-use seeing::browser::Browser;
+use in_browser::{crowd, live, million, replay};
 use seeing::{Serving, http, quelea, summary};
 use serde_json::{Value, json};
 
-/// How often every way to run is measured; they take turns.
-const ROUNDS: usize = 21;
 /// How often the page asks for the state, and of how many times for the curves too.
 const ASK_INTERVAL: Duration = Duration::from_millis(500);
 const CURVES_EVERY: u64 = 4;
 
+type MeasurePart = fn() -> Vec<Value>;
+const PARTS: [(&str, MeasurePart); 5] = [
+    ("cost", || LOADS.iter().flat_map(cost).collect()),
+    ("live", live),
+    ("crowd", crowd),
+    ("replay", replay),
+    ("million", million),
+];
+
 fn main() {
-    if !std::env::args().any(|word| word == "--bench") {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if !words.iter().any(|word| word == "--bench") {
         return;
     }
-    let mut rows = Vec::new();
-    for load in LOADS {
-        rows.extend(cost(load));
+    let is_named = |name: &str| words.iter().any(|word| word == name);
+    let is_any_named = PARTS.iter().any(|(name, _)| is_named(name));
+    for (name, measure) in PARTS {
+        if is_named(name) || !is_any_named {
+            measure().iter().for_each(|row| println!("{row}"));
+        }
     }
-    rows.extend(crowd());
-    rows.push(million());
-    rows.iter().for_each(|row| println!("{row}"));
 }
 
 /// Runs whose steps are timed.
 struct Load {
     name: &'static str,
+    /// Whether its gradients need the processor.
+    is_computing: bool,
+    /// How often every way to run is measured; they take turns.
+    rounds: usize,
     steps: u64,
     settings: &'static [&'static str],
 }
@@ -49,13 +58,17 @@ const LOADS: &[Load] = &[
     // Whatever is added to a step is seen, and no processor is needed meanwhile.
     Load {
         name: "4 workers, gradients of 10 ms that wait",
+        is_computing: false,
+        rounds: 11,
         steps: 200,
         settings: &["workers=4", "task.name=quadratic", "task.compute_ms=10"],
     },
     // Two workers have both cores of a small machine: the server takes its time from them.
     Load {
         name: "2 workers, gradients that compute",
-        steps: 400,
+        is_computing: true,
+        rounds: 31,
+        steps: 200,
         settings: &["workers=2", "task.name=quadratic", "task.dimensions=2000000"],
     },
 ];
@@ -70,34 +83,52 @@ enum Seen {
 
 const WAYS: [Seen; 3] = [Seen::Not, Seen::Unwatched, Seen::Watched];
 
-/// Step times with the page against those without it: the median over rounds of what each round shows.
+/// What a step of one run took.
+#[derive(Clone, Copy)]
+struct StepCost {
+    /// Seconds by the run's own clock.
+    clock: f64,
+    /// Seconds of processor in all processes of the run.
+    processor: f64,
+}
+
+/// Steps with the page against those without it: the median over rounds of what each round shows.
 fn cost(load: &Load) -> Vec<Value> {
-    let mut seconds = [const { Vec::new() }; WAYS.len()];
-    for round in 0..ROUNDS {
+    let mut found = [const { Vec::new() }; WAYS.len()];
+    for round in 0..load.rounds {
         // Who comes first changes: a machine that slows down or speeds up is nobody's merit.
         for turn in 0..WAYS.len() {
             let place = (round + turn) % WAYS.len();
-            seconds[place].push(step_seconds(load, WAYS[place]));
+            found[place].push(step_cost(load, WAYS[place]));
         }
     }
-    let ratios = |place: usize| {
-        let pairs = seconds[place].iter().zip(&seconds[0]);
-        pairs.map(|(with, without)| with / without).collect::<Vec<f64>>()
-    };
-    let row = |place: usize, what: &str| {
-        let found = ratios(place);
+    let row = |place: usize, what: &str, of: fn(&StepCost) -> f64, name: &str, unit: &str| {
+        let all = |place: usize| found[place].iter().map(of).collect::<Vec<f64>>();
+        let pairs = all(place).into_iter().zip(all(0));
+        let ratios: Vec<f64> = pairs.map(|(with, without)| with / without).collect();
+        let (low, high) = (quantile(ratios.clone(), 0.25), quantile(ratios.clone(), 0.75));
         json!({
-            "name": format!("step time with the page {what} / without: {}", load.name),
-            "ratio": quantile(found.clone(), 0.5),
+            "name": format!("{name} with the page {what} / without: {}", load.name),
+            "ratio": quantile(ratios, 0.5),
             "goal": "at most 1.01",
-            "quarter": quantile(found.clone(), 0.25),
-            "three_quarters": quantile(found, 0.75),
-            "step_ms_with": quantile(seconds[place].clone(), 0.5) * 1e3,
-            "step_ms_without": quantile(seconds[0].clone(), 0.5) * 1e3,
-            "rounds": ROUNDS,
+            "quarter": low,
+            "three_quarters": high,
+            // Of a median of numbers that scatter like a normal distribution.
+            "standard_error": 1.2533 * (high - low) / 1.349 / (load.rounds as f64).sqrt(),
+            (format!("{unit}_with")): quantile(all(place), 0.5) * 1e3,
+            (format!("{unit}_without")): quantile(all(0), 0.5) * 1e3,
+            "rounds": load.rounds,
         })
     };
-    vec![row(1, "and nobody looking"), row(2, "open")]
+    let mut rows = Vec::new();
+    for (place, what) in [(1, "and nobody looking"), (2, "open")] {
+        rows.push(row(place, what, |cost| cost.clock, "step time", "step_ms"));
+        if load.is_computing {
+            let name = "processor time of a step";
+            rows.push(row(place, what, |cost| cost.processor, name, "processor_ms"));
+        }
+    }
+    rows
 }
 
 fn quantile(mut values: Vec<f64>, share: f64) -> f64 {
@@ -105,8 +136,8 @@ fn quantile(mut values: Vec<f64>, share: f64) -> f64 {
     values[((values.len() - 1) as f64 * share).round() as usize]
 }
 
-/// Seconds of a step of one run, by its own clock.
-fn step_seconds(load: &Load, seen: Seen) -> f64 {
+/// What a step of one run takes.
+fn step_cost(load: &Load, seen: Seen) -> StepCost {
     let folder = tempfile::tempdir().expect("a folder");
     let out = folder.path().join("run");
     let mut command = quelea();
@@ -116,15 +147,33 @@ fn step_seconds(load: &Load, seen: Seen) -> f64 {
     for setting in always.iter().chain(load.settings).chain([&steps.as_str()]) {
         command.args(["--set", setting]);
     }
+    let before = children_seconds();
     if seen == Seen::Not {
-        let output = command.arg("-q").output().expect("the command is built");
+        // It says what it does, as one with a page.
+        let output = command.stdout(Stdio::null()).output().expect("the command is built");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     } else {
         let mut serving = Serving::start(command.args(["--page", "127.0.0.1:0"]));
         watched(&mut serving, seen == Seen::Watched);
     }
+    let (processor, steps) = (children_seconds() - before, load.steps as f64);
     let clock = summary(&out)["clock_seconds"].as_f64().expect("a clock");
-    clock / load.steps as f64
+    StepCost { clock: clock / steps, processor: processor / steps }
+}
+
+/// A tick of the times that the system lists.
+const TICK: f64 = 0.01;
+
+/// Fields of a `stat` of Linux, from the state on.
+fn stat_fields(stat: &str) -> Vec<f64> {
+    let fields = stat.rsplit(") ").next().expect("fields").split(' ');
+    fields.map(|field| field.trim().parse().unwrap_or(0.0)).collect()
+}
+
+/// Seconds of processor of all processes that have ended and were waited for, with those that they waited for.
+fn children_seconds() -> f64 {
+    let fields = stat_fields(&std::fs::read_to_string("/proc/self/stat").expect("Linux"));
+    (fields[13] + fields[14]) * TICK
 }
 
 /// Waits for the end of a run, and asks meanwhile as the page in a browser does.
@@ -158,116 +207,4 @@ fn watched(serving: &mut Serving, is_watched: bool) {
         // One that found the port closed has nothing more to ask.
         let _ = client.join();
     }
-}
-
-/// Seconds for which frames are counted.
-const CROWD_SECONDS: u64 = 10;
-const CROWD: u32 = 256;
-
-/// 256 ranks that record 10 times a second each: frames per second, and what the server takes.
-fn crowd() -> Vec<Value> {
-    let Some(browser) = Browser::start() else { return Vec::new() };
-    let about = RunDescription {
-        name: "crowd".into(),
-        workers: CROWD as usize,
-        hosts: (0..CROWD).map(|rank| rank / 8).collect(),
-        steps: 1000,
-        ..RunDescription::default()
-    };
-    let log = Arc::new(RunLog::live(about, LogClock::Real));
-    let server =
-        PageServer::start("127.0.0.1:0", None, PageSource::Run(Arc::clone(&log))).expect("a port");
-    let is_over = Arc::new(AtomicBool::new(false));
-    let over = Arc::clone(&is_over);
-    let feed = std::thread::spawn(move || feed(&log, &over));
-    browser.open(&format!("http://{}/", server.address()));
-    browser.wait_for("return document.querySelectorAll('#ranks tbody tr').length === 256");
-    browser.script(
-        "window.frames_seen = 0;
-         const tick = () => { window.frames_seen += 1; requestAnimationFrame(tick); }; tick();",
-    );
-    let (processor, at) = (server_seconds(), Instant::now());
-    std::thread::sleep(Duration::from_secs(CROWD_SECONDS));
-    let passed = at.elapsed().as_secs_f64();
-    let frames = browser.script("return window.frames_seen").as_f64().expect("a number") / passed;
-    let share = (server_seconds() - processor) / passed;
-    is_over.store(true, Ordering::Relaxed);
-    feed.join().expect("it ends");
-    vec![
-        json!({
-            "name": "256 ranks, 10 records/s each: frames per second / 30",
-            "ratio": frames / 30.0, "goal": 1.0, "frames_per_second": frames,
-        }),
-        json!({
-            "name": "256 ranks, 10 records/s each: the server's share of a core",
-            "ratio": share, "goal": "at most 0.05",
-        }),
-    ]
-}
-
-fn feed(log: &RunLog, is_over: &AtomicBool) {
-    let begun = Instant::now();
-    while !is_over.load(Ordering::Relaxed) {
-        let t = begun.elapsed().as_secs_f64();
-        for rank in 0..CROWD {
-            let event = RecordKind::Step {
-                loss: (1.0 / (1.0 + t)) as f32,
-                samples: 32,
-                compute: 0.08,
-                exposed: 0.01,
-                waiting: 0.01,
-            };
-            log.take(&Record { t, rank, step: (t * 10.0) as u64, event });
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
-}
-
-/// Seconds of processor that threads of page servers have taken.
-fn server_seconds() -> f64 {
-    let tasks = std::fs::read_dir("/proc/self/task").expect("Linux").flatten();
-    let ours = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
-    let ours = ours.filter(|stat| stat.contains("(quelea-page)") || stat.contains("(tokio-"));
-    let ticks = ours.map(|stat| {
-        let fields: Vec<&str> = stat.rsplit(") ").next().expect("fields").split(' ').collect();
-        fields[11].parse::<f64>().expect("ticks") + fields[12].parse::<f64>().expect("ticks")
-    });
-    ticks.sum::<f64>() / 100.0
-}
-
-/// A run of a million records: until it is open, and until a moment of it is shown.
-fn million() -> Value {
-    let run = tempfile::tempdir().expect("a folder");
-    write_million(run.path());
-    let begun = Instant::now();
-    let log = folder::open(run.path(), None).expect("a run");
-    let seconds = begun.elapsed().as_secs_f64();
-    let end = log.read(|state, _| state.t);
-    let moments = 200;
-    let begun = Instant::now();
-    for moment in 0..moments {
-        log.state_json(Some(end * f64::from(moment) / f64::from(moments)));
-    }
-    let each = begun.elapsed().as_secs_f64() / f64::from(moments);
-    json!({
-        "name": "a run of a million records opens: seconds / 3",
-        "ratio": seconds / 3.0, "goal": "at most 1", "seconds": seconds, "moment_ms": each * 1e3,
-    })
-}
-
-fn write_million(folder: &Path) {
-    let (records, workers) = (1_000_000, 64);
-    let mut text = String::new();
-    for k in 0..records {
-        let (rank, step) = (k % workers, k / workers);
-        let t = f64::from(step) * 0.125 + f64::from(rank) * 1e-4;
-        let _ = writeln!(
-            text,
-            "{{\"t\":{t:?},\"rank\":{rank},\"step\":{step},\"kind\":\"step\",\"loss\":0.5,\
-             \"samples\":32,\"compute\":0.1,\"exposed\":0.02,\"waiting\":0.005}}"
-        );
-    }
-    std::fs::write(folder.join("records.jsonl"), &text).expect("written");
-    let summary = "{\"config\":{\"workers\":64,\"steps\":15625},\"records_stride\":1}";
-    std::fs::write(folder.join("summary.json"), summary).expect("written");
 }

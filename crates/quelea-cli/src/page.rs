@@ -16,7 +16,7 @@ use quelea_page::tensorboard::TensorboardWriter;
 use quelea_record::Record;
 use quelea_run::drive;
 use quelea_run::error::RunError;
-use quelea_run::execute::{self, Finished};
+use quelea_run::execute::{self, Finished, SurveyPace};
 use quelea_run::prepared::PreparedRun;
 
 use crate::request::Output;
@@ -77,9 +77,10 @@ impl Onlookers {
         Ok(Onlookers { page: page.transpose()?, tensorboard: tensorboard.transpose()? })
     }
 
-    /// Whether ranks shall be surveyed for them.
-    pub fn want_survey(&self) -> bool {
-        self.page.is_some()
+    /// How often ranks shall be surveyed for them, if at all.
+    pub fn survey_pace(&self) -> Option<SurveyPace> {
+        let log = Arc::clone(&self.page.as_ref()?.log);
+        Some(Box::new(move || log.survey_interval()))
     }
 
     /// Takes a record.
@@ -155,7 +156,8 @@ impl RunControls for SessionControls {
             "stop" => done(execute::ask_to_stop(), "the run saves its state and ends".to_string()),
             "drop" => {
                 let rank = needed()?;
-                done(execute::ask_to_drop(rank), format!("the run continues without rank {rank}"))
+                let asked = format!("the run was asked to continue without rank {rank}");
+                done(execute::ask_to_drop(rank), asked)
             }
             "kill" => {
                 let rank = needed()?;

@@ -32,14 +32,14 @@ pub fn run(
     let mut progress = Progress::new(prepared.total_steps(), done, output.quiet);
     let onlookers = Onlookers::start(&prepared, directory.path(), output, kind);
     let mut onlookers = onlookers.inspect_err(|_| directory.abandon())?;
-    let wants_survey = onlookers.want_survey();
+    let survey_pace = onlookers.survey_pace();
     let mut watch = |record: &Record| {
         progress.take(record);
         onlookers.take(record);
     };
     let finished = execute(&prepared, &directory, &mut watch, |recorder| {
-        if wants_survey {
-            recorder.survey();
+        if let Some(pace) = survey_pace {
+            recorder.survey(pace);
         }
         drive(&prepared, recorder)
     });

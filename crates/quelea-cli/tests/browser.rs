@@ -11,6 +11,7 @@ use quelea_page::description::RunDescription;
 use quelea_page::listener::{PageFraming, PageListener};
 use quelea_page::log::RunLog;
 use quelea_page::server::{PageServer, PageSource};
+use quelea_record::{LinkTotal, ProcessMemory, Record, RecordKind};
 use seeing::browser::Browser;
 use seeing::{Serving, quelea, request, run, summary};
 use serde_json::Value;
@@ -126,8 +127,11 @@ fn a_finished_run_has_eight_panels_a_slider_that_moves_it_and_the_numbers_of_its
          n.dispatchEvent(new KeyboardEvent('keydown', { key: 'Enter', bubbles: true }))",
     );
     browser.wait_for("return document.querySelector('#detail h3').textContent.includes('rank 3')");
+    // Its history is that of the whole run.
+    browser.wait_for("return document.querySelector('#detail canvas').dataset.points > 100");
     browser.script("document.getElementById('to-now').click()");
     browser.wait_for("return document.getElementById('status').textContent === 'finished'");
+    assert_replays(&browser);
     for (width, height) in [(1280, 1000), (400, 900)] {
         browser.set_width(width, height);
         for scheme in ["light", "dark"] {
@@ -138,6 +142,33 @@ fn a_finished_run_has_eight_panels_a_slider_that_moves_it_and_the_numbers_of_its
         }
     }
     assert_eq!(browser.console_errors(), Vec::<String>::new());
+}
+
+/// The whole run is played from its beginning to its end, at the speed that is chosen.
+fn assert_replays(browser: &Browser) {
+    browser.script(
+        "window.seen = [];
+         const status = document.getElementById('status');
+         new MutationObserver(() => window.seen.push(status.textContent))
+             .observe(status, { childList: true, characterData: true, subtree: true });",
+    );
+    for speed in ["1", "whole"] {
+        browser.script(&format!("document.getElementById('speed').value = '{speed}'"));
+        browser.click("#play");
+        browser
+            .wait_for("return window.seen.filter((text) => text.includes('shown at')).length > 2");
+        assert_eq!(browser.script("return document.getElementById('play').textContent"), "Pause");
+        browser.click("#play");
+        browser.wait_for("return document.getElementById('play').textContent === 'Play'");
+        browser.script("window.seen = []");
+    }
+    browser.script("document.getElementById('speed').value = '100'");
+    browser.click("#play");
+    browser.wait_for(
+        "return document.getElementById('status').textContent === 'finished'
+             && document.getElementById('play').textContent === 'Play'",
+    );
+    browser.script("document.getElementById('speed').value = 'whole'");
 }
 
 #[test]
@@ -191,6 +222,8 @@ fn four_ranks_are_shown_within_two_seconds_and_a_killed_one_turns_red() {
         "const edges = [...document.querySelectorAll('#topology [data-edge]')];
          return edges.map((edge) => edge.dataset.edge).sort().join(' ') === '0-1 0-3 1-3'",
     );
+    // The three that are left know how far they are apart.
+    browser.wait_for("return document.querySelector('#chart-consensus').dataset.points > 12");
     browser.set_width(1280, 1500);
     browser.script("document.querySelector('#ranks tr[data-rank=\"2\"] button').click()");
     browser.wait_for("return document.getElementById('detail').hidden");
@@ -240,6 +273,138 @@ fn runs_of_a_folder_are_overlaid_and_filtered_by_their_configuration() {
     browser.script("document.querySelector('#runs tbody a').click()");
     browser.wait_for("return !document.getElementById('run-view').hidden && document.querySelector('#chart-loss').dataset.points > 0");
     assert_summary_shown(&browser, &summary(&folder.path().join("b")));
+    assert_eq!(browser.console_errors(), Vec::<String>::new());
+}
+
+/// Selects a rank by its button in the table.
+fn select_rank(browser: &Browser, rank: u32) {
+    browser.click(&format!("#ranks tr[data-rank=\"{rank}\"] button"));
+    browser.wait_for(&format!(
+        "const title = document.querySelector('#detail h3');
+         return title && title.textContent.includes('rank {rank},')"
+    ));
+}
+
+#[test]
+fn the_buttons_write_a_checkpoint_drop_and_kill_a_rank_and_stop_the_run() {
+    let Some(browser) = Browser::start() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("live");
+    let mut command = quelea();
+    command.args(["train", "--processes", "--page", "127.0.0.1:0", "--out"]).arg(&out);
+    command.args(["--set", "task.name=quadratic", "--set", "workers=4", "--set", "steps=100000"]);
+    command.args(["--set", "algorithm.name=d-psgd", "--set", "topology.name=ring"]);
+    command.args(["--set", "task.compute_ms=20", "--set", "membership.min_workers=2"]);
+    let mut serving = Serving::start(&mut command);
+    browser.open(&format!("http://{}/", serving.address));
+    browser.wait_for("return document.querySelectorAll('#actions button').length === 4");
+    let said = |what: &str| {
+        browser.wait_for(&format!(
+            "return [...document.querySelectorAll('#membership li')].some((li) => li.textContent.includes('{what}'))"
+        ))
+    };
+    browser.click("[data-action=checkpoint]");
+    said("is on the disk");
+    let events = serving.json("/api/state")["membership"].clone();
+    let saved_at = events[0]["step"].as_u64().expect("the step of the checkpoint");
+    // Without a rank there is nobody to drop; who says no to the question keeps the rank.
+    assert_eq!(
+        browser.script("return document.querySelector('[data-action=drop]').disabled"),
+        true
+    );
+    select_rank(&browser, 3);
+    browser.click("[data-action=drop]");
+    browser.answer(false);
+    let result = browser.script("return document.getElementById('action-result').textContent");
+    assert_eq!(result, "a checkpoint is being written", "nothing was done since");
+    browser.click("[data-action=drop]");
+    browser.answer(true);
+    said("rank 3 was lost");
+    select_rank(&browser, 2);
+    browser.click("[data-action=kill]");
+    browser.answer(true);
+    said("rank 2 was lost");
+    let is_lost = "return ['2', '3'].every((rank) =>
+        document.querySelector(`#ranks tr[data-rank='${rank}']`).dataset.state === 'lost')";
+    browser.wait_for(is_lost);
+    browser.click("[data-action=stop]");
+    browser.answer(true);
+    serving.child.wait().expect("it ends");
+    // What it saved at its end can be resumed from.
+    let kept = std::fs::read_dir(out.join("checkpoints")).expect("they are kept").flatten();
+    let steps = kept.filter_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        name.strip_prefix("step-")?.parse::<u64>().ok()
+    });
+    let last = steps.max().expect("a checkpoint");
+    assert!(last > saved_at && last < 100_000, "{last} after {saved_at}");
+}
+
+/// Rank 3 is lost, and another worker takes its place with a state of 2.5 MB.
+fn replace_rank(log: &RunLog) {
+    let transferred = RecordKind::StateTransferred { bytes: 2_500_000, seconds: 0.125 };
+    let events =
+        [RecordKind::Lost, RecordKind::View { number: 1 }, RecordKind::Joined, transferred];
+    for (t, event) in [0.2, 0.3, 0.4, 0.5].into_iter().zip(events) {
+        log.take(&Record { t, rank: 3, step: 1, event });
+    }
+    log.take(&Record { t: 0.6, rank: 1, step: 1, event: RecordKind::TookOver });
+}
+
+#[test]
+fn links_are_drawn_by_their_health_a_gpu_has_its_memory_and_joiners_their_state() {
+    let Some(browser) = Browser::start() else { return };
+    let config = serde_json::json!({
+        "workers": 4, "steps": 10, "algorithm": { "name": "d-psgd" },
+        "topology": { "name": "ring" }, "task": { "name": "a PyTorch script" },
+        "cluster": { "bandwidth_gbps": 1.0 },
+    });
+    let log = RunLog::recorded(RunDescription::of_config(config, "links"), 1);
+    replace_rank(&log);
+    // From rank r to the next: as it should be, again and again, at the card's limit, slowly.
+    let each = [(0, 80, 0, 1000), (1, 80, 2, 1000), (2, 80, 0, 110_000_000), (3, 9000, 0, 1000)];
+    for (rank, round_trip_micros, resent, bytes_sent) in each {
+        let peer = (rank + 1) % 4;
+        let link = LinkTotal {
+            peer,
+            sent: 1,
+            received: 1,
+            bytes_sent,
+            bytes_received: 0,
+            round_trip_micros,
+            resent,
+        };
+        let memory = ProcessMemory { resident_bytes: 1 << 30, gpu_bytes: 3 << 30 };
+        let (awaiting, links) = (Vec::new(), vec![link]);
+        let event = RecordKind::Account { awaiting, links, memory };
+        log.take(&Record { t: 1.0, rank, step: 1, event });
+    }
+    let source = PageSource::Run(Arc::new(log));
+    let server = PageServer::start("127.0.0.1:0", None, source).expect("a port");
+    browser.open(&format!("http://{}/", server.address()));
+    for (edge, health) in [("0-1", "good"), ("1-2", "lossy"), ("2-3", "busy"), ("0-3", "slow")] {
+        browser.wait_for(&format!(
+            "const edge = document.querySelector('#topology [data-edge=\"{edge}\"] .edge');
+             return edge && edge.getAttribute('class') === 'edge {health}'"
+        ));
+    }
+    let shown = browser.script(
+        "return [...document.querySelectorAll('#ranks tbody tr')].map((row) => row.cells[10].textContent)",
+    );
+    assert_eq!(shown, serde_json::json!(["3.22 GB", "3.22 GB", "3.22 GB", "3.22 GB"]));
+    let events = browser.script(
+        "return [...document.querySelectorAll('#membership li')].map((li) => li.textContent)",
+    );
+    let expected = [
+        "200.00 ms: rank 3 was lost at step 1",
+        "300.00 ms: view 1: 3 ranks continue",
+        "400.00 ms: a worker joined as rank 3 at step 1",
+        "500.00 ms: rank 3 received its state: 2.50 MB in 0.125 s",
+        "600.00 ms: the process of rank 1 controls the run",
+    ];
+    assert_eq!(events, serde_json::json!(expected));
+    let marks = "return document.querySelectorAll('#membership-line [class^=event-]').length";
+    assert_eq!(browser.script(marks), expected.len());
     assert_eq!(browser.console_errors(), Vec::<String>::new());
 }
 
@@ -322,7 +487,9 @@ fn everything_can_be_reached_and_used_by_keyboard() {
     browser.open(&format!("http://{}/", serving.address));
     browser.wait_for("return document.body.dataset.shown && document.querySelector('#chart-loss').dataset.points > 0");
     let reached = tab_through(&browser, 40);
-    for wanted in ["play", "slider", "to-now", "g 0", "g 3", "axis", "log-scale", "SUMMARY"] {
+    for wanted in
+        ["play", "slider", "to-now", "speed", "g 0", "g 3", "axis", "log-scale", "SUMMARY"]
+    {
         assert!(reached.iter().any(|name| name == wanted), "{wanted}: {reached:?}");
     }
     // The slider moves by arrow keys, and a rank is selected by Enter.

@@ -88,6 +88,64 @@ fn a_simulated_run_is_shown_with_the_numbers_of_its_summary_and_at_any_moment() 
     let stream = http(&serving.address, "/api/records", &[]);
     assert_eq!(stream.body.matches("data: {\"t\"").count(), records.len());
     assert!(stream.body.ends_with("event: end\ndata: {}\n\n"));
+    // A client that was cut off after its tenth record has the others, whatever it asked for at first.
+    let resumed = http(&serving.address, "/api/records?from=0", &[("Last-Event-ID", "10")]);
+    assert_eq!(resumed.body.matches("data: {\"t\"").count(), records.len() - 10);
+    let history = serving.json("/api/history?rank=2");
+    assert_eq!(history["columns"], serde_json::json!(["t", "steps_per_second", "loss"]));
+    assert!(history["points"].as_array().map(Vec::len) > Some(100), "{history}");
+    for query in ["", "?rank=1&to=2", "?from=1", "?from=4294967296&to=0"] {
+        let refused = http(&serving.address, &format!("/api/history{query}"), &[]);
+        assert_eq!(refused.status, 400, "{query}");
+    }
+}
+
+/// The process of this rank among those that a command of ours has started.
+fn process_of(parent: u32, rank: u32) -> Option<u32> {
+    let wanted = format!("\0--rank\0{rank}\0");
+    let processes = std::fs::read_dir("/proc").expect("Linux").flatten();
+    processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()).find(|process| {
+        let read = |name: &str| {
+            std::fs::read_to_string(format!("/proc/{process}/{name}")).unwrap_or_default()
+        };
+        let status = read("status");
+        let of = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+        of.and_then(|of| of.trim().parse().ok()) == Some(parent)
+            && read("cmdline").contains(&wanted)
+    })
+}
+
+fn signal(process: u32, name: &str) {
+    let sent = Command::new("kill").args([name, &process.to_string()]).status();
+    assert!(sent.expect("kill is here").success());
+}
+
+#[test]
+fn ranks_say_for_whom_they_wait_and_the_page_names_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut command = quelea();
+    command.args(["train", "--processes", "--page", "127.0.0.1:0", "--out"]);
+    command.arg(folder.path().join("live")).args(SMALL);
+    command.args(["--set", "task.compute_ms=20", "--set", "steps=100000"]);
+    let serving = Serving::start(&mut command);
+    serving.wait_for("a survey", |state| {
+        let links = state["links"].as_array().map_or(0, Vec::len);
+        links == 8 && state["waits"]["is_inferred"] == false
+    });
+    let slow = process_of(serving.child.id(), 1).expect("a process of its own");
+    signal(slow, "-STOP");
+    let state = serving.wait_for("those who wait", |state| {
+        let edges = state["waits"]["edges"].as_array().expect("edges");
+        let waits = |rank: u64| edges.iter().any(|edge| edge["rank"] == rank && edge["for"] == 1);
+        waits(0) && waits(2)
+    });
+    signal(slow, "-CONT");
+    let waits = &state["waits"];
+    assert_eq!(waits["is_inferred"], false, "{waits}");
+    let sentence = waits["sentence"].as_str().expect("text");
+    assert!(sentence.contains("for rank 1") || sentence.contains("of rank 1"), "{sentence}");
+    let states = [0, 2].map(|rank| state["ranks"][rank]["state"].clone());
+    assert_eq!(states, ["waiting", "waiting"]);
 }
 
 #[test]
@@ -157,6 +215,9 @@ fn a_live_run_is_shown_while_it_lasts_and_ends_with_its_summary() {
     assert!(advice["predicted_samples_per_second"].as_f64() > Some(0.0), "{advice}");
     let screen = run(&["top", &serving.address, "--once"], folder.path());
     assert!(screen.contains("memory") && screen.contains(" MB"), "{screen}");
+    let mut top = quelea();
+    top.args(["top", &serving.address, "--interval", "0.1"]).stdout(Stdio::piped());
+    let top = top.spawn().expect("the command is built");
     let metrics = http(&serving.address, "/metrics", &[]).body;
     for name in ["quelea_rank_resident_bytes{rank=\"3\"} ", "quelea_predicted_samples_per_second "]
     {
@@ -166,6 +227,15 @@ fn a_live_run_is_shown_while_it_lasts_and_ends_with_its_summary() {
     let ended = serving.wait_for("the end", |state| state["has_ended"] == true);
     assert!(serving.child.wait().expect("it ends").success());
     assert_same(&ended, &summary(&out));
+    assert_same(&page(&out).json("/api/state"), &summary(&out));
+    // What follows a run looks again and again, and ends with it.
+    let followed = top.wait_with_output().expect("it ends");
+    assert!(followed.status.success());
+    let screens = String::from_utf8(followed.stdout).expect("text");
+    assert!(screens.matches("consensus distance").count() > 1, "{screens}");
+    assert!(screens.contains(", running"), "{screens}");
+    let last = screens.rsplit("quelea ").next().expect("a screen");
+    assert!(last.contains(", ended") || last.contains("has ended"), "{last}");
     let events = std::fs::read_dir(out.join("tensorboard")).expect("event files").count();
     assert_eq!(events, 1);
 }

@@ -113,7 +113,6 @@ pub struct Controller {
     stood_still: Time,
     /// The survey that somebody who looks at the run has asked for.
     pub(crate) survey: Survey,
-    is_surveyed: bool,
     /// Until then nobody is blamed for what happened while this process stood still.
     pub(crate) excused_until: Time,
     /// Everything that was said until the last tick has been heard: only then is silence silence.
@@ -165,8 +164,7 @@ impl Controller {
             watched: now,
             accounts: BTreeMap::new(),
             stood_still: Time::ZERO,
-            survey: Survey::new(now),
-            is_surveyed: false,
+            survey: Survey::new(),
             excused_until: now,
             has_caught_up: true,
             heard_until: now,
@@ -235,7 +233,7 @@ impl Controller {
         let observer = self.now + self.observer_interval();
         let verdict = self.next_verdict();
         let others = [self.next_probe(), trouble, self.salvage_deadline(), verdict];
-        let survey = self.is_surveyed.then(|| self.survey_deadline());
+        let survey = self.survey_deadline();
         let first = tick.min(watch).min(observer);
         others.into_iter().chain([survey]).flatten().fold(first, Time::min)
     }
@@ -275,9 +273,8 @@ impl Controller {
         if let Some(rank) = observer.rank_to_drop() {
             self.drop_rank(rank, observer);
         }
-        if self.watches && observer.is_surveyed() {
-            self.survey_if_due();
-            self.is_surveyed = true;
+        if self.watches {
+            self.survey_if_due(observer.survey_interval());
         }
         self.finish_change_if_all_stand(observer);
         self.tell_progress();

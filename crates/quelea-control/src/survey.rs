@@ -14,8 +14,6 @@ use crate::membership::LossPolicy;
 use crate::messages::Command;
 use crate::text::{REASON_CHARS, shown};
 
-/// The time between two surveys.
-const SURVEY_INTERVAL: Time = Time(500_000_000);
 /// Elements of the model that are compared.
 pub(crate) const SAMPLED_ELEMENTS: usize = 1024;
 
@@ -66,7 +64,10 @@ pub(crate) fn sampled_elements(seed: u64, length: usize) -> Vec<u32> {
 /// What the controller keeps of surveys.
 #[derive(Debug)]
 pub(crate) struct Survey {
-    next: Time,
+    /// When ranks were last asked.
+    asked: Option<Time>,
+    /// How often that is wanted now.
+    interval: Option<Time>,
     /// Steps of all workers at the last survey.
     done: u64,
     /// The latest samples, by worker.
@@ -82,19 +83,21 @@ struct ModelSample {
 }
 
 impl Survey {
-    pub(crate) fn new(now: Time) -> Survey {
-        Survey { next: now, done: 0, samples: BTreeMap::new() }
+    pub(crate) fn new() -> Survey {
+        Survey { asked: None, interval: None, done: 0, samples: BTreeMap::new() }
     }
 }
 
 impl Controller {
-    /// Asks all ranks, if it is time.
-    pub(crate) fn survey_if_due(&mut self) {
-        if self.now < self.survey.next || self.phase != RunPhase::Running {
+    /// Asks all ranks, if it is time by the interval that is wanted now.
+    pub(crate) fn survey_if_due(&mut self, interval: Option<Time>) {
+        self.survey.interval = interval;
+        let is_due = self.survey_deadline().is_some_and(|deadline| deadline <= self.now);
+        if !is_due || self.phase != RunPhase::Running {
             return;
         }
         let steps = (self.done - self.survey.done) / self.setup.workers().max(1) as u64;
-        self.survey.next = self.now + SURVEY_INTERVAL;
+        self.survey.asked = Some(self.now);
         self.survey.done = self.done;
         // About two samples between two surveys, so that ranks which are a step apart have one of
         // the same step.
@@ -103,8 +106,10 @@ impl Controller {
     }
 
     /// When the next survey is due, for a driver that sleeps until then.
-    pub(crate) fn survey_deadline(&self) -> Time {
-        self.survey.next.max(self.now)
+    pub(crate) fn survey_deadline(&self) -> Option<Time> {
+        let interval = self.survey.interval?;
+        let due = self.survey.asked.map_or(self.now, |asked| asked + interval);
+        Some(due.max(self.now))
     }
 
     /// A rank has answered.

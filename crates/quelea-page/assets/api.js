@@ -10,17 +10,18 @@ async function get(path, query) {
   return answer;
 }
 
-// Of several calls while one is under way, only the newest follows it.
-export function latest(path, query, use, failed) {
-  const waiting = pending.get(path);
+// Of several calls while one is under way, only the newest follows it; `lane` tells calls of a kind apart.
+export function latest(path, query, use, failed, lane = 0) {
+  const key = `${path} ${lane}`;
+  const waiting = pending.get(key);
   if (waiting) {
-    waiting.next = [path, query, use, failed];
+    waiting.next = [path, query, use, failed, lane];
     return;
   }
   const slot = { next: null };
-  pending.set(path, slot);
+  pending.set(key, slot);
   get(path, query).then(use, failed).finally(() => {
-    pending.delete(path);
+    pending.delete(key);
     if (slot.next) latest(...slot.next);
   });
 }

@@ -1,6 +1,6 @@
 // Lines and bars on a canvas, drawn when their data or the size of the window change.
 
-const PALETTE = ["--compute", "--exposed", "--good", "--bad", "--waiting", "--faint"];
+const PALETTE = ["--compute", "--exposed", "--good", "--bad", "--waiting"];
 const drawn = new Map();
 
 export function colour(index) {
@@ -14,7 +14,9 @@ function ink(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
-function prepare(canvas) {
+// A canvas without data takes no more room than the sentence that says so.
+function prepare(canvas, isEmpty) {
+  if (canvas.classList.contains("empty") !== isEmpty) canvas.classList.toggle("empty", isEmpty);
   const ratio = window.devicePixelRatio || 1;
   const { clientWidth: width, clientHeight: height } = canvas;
   if (canvas.width !== Math.round(width * ratio)) canvas.width = Math.round(width * ratio);
@@ -37,8 +39,12 @@ export function short(value) {
   return String(+value.toPrecision(3));
 }
 
+// Numbers that differ by less than this share of them are one: what is left is rounding.
+const SAME = 1e-9;
+const size = (low, high) => Math.max(Math.abs(low), Math.abs(high));
+
 function ticks(low, high, count) {
-  const span = high - low || 1;
+  const span = Math.max(high - low, SAME * size(low, high)) || 1;
   const raw = span / count;
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].map((k) => k * power).find((k) => k >= raw);
@@ -56,26 +62,29 @@ function logTicks(low, high) {
   return inside.length > 7 ? inside.filter((value) => Math.abs(Math.log10(value) % 1) < 1e-9) : inside;
 }
 
-// `series`: [{ name, points: [[x, y], …], index }]; `cursor`: an x that is marked.
+// That which all others are part of is drawn in the colour of the text.
+const paint = (one) => (one.isWhole ? ink("--ink") : colour(one.index));
+
+// `series`: [{ name, points: [[x, y], …], index, isWhole }]; `cursor`: an x that is marked.
 export function lines(canvas, options) {
   drawn.set(canvas, () => lines(canvas, options));
   const { series, xName, isLog, cursor } = options;
-  const { pen, width, height } = prepare(canvas);
-  if (width === 0) return;
   const keep = ([x, y]) => Number.isFinite(x) && Number.isFinite(y) && (!isLog || y > 0);
   const shown = series.map((one) => ({ ...one, points: one.points.filter(keep) })).filter((one) => one.points.length > 0);
+  const { pen, width, height } = prepare(canvas, shown.length === 0);
+  if (width === 0) return;
   canvas.setAttribute("aria-label", label(options, shown));
   canvas.dataset.points = String(shown.reduce((sum, one) => sum + one.points.length, 0));
   pen.fillStyle = ink("--soft");
   if (shown.length === 0) {
-    pen.fillText("nothing was measured yet", 10, height / 2);
+    pen.fillText("nothing was measured yet", 0, height / 2);
     return;
   }
   const all = shown.flatMap((one) => one.points);
   const reach = (place) => all.reduce(([low, high], point) => [Math.min(low, point[place]), Math.max(high, point[place])], [Infinity, -Infinity]);
   const [x0, x1] = reach(0);
   let [y0, y1] = reach(1);
-  if (y0 === y1) [y0, y1] = isLog ? [y0 / 2, y1 * 2] : [y0 - Math.abs(y0 || 1) / 2, y1 + Math.abs(y1 || 1) / 2];
+  if (y1 - y0 <= SAME * size(y0, y1)) [y0, y1] = isLog ? [y0 / 2, y1 * 2] : [y0 - Math.abs(y0 || 1) / 2, y1 + Math.abs(y1 || 1) / 2];
   const frame = { left: 44, right: 10, top: 18, bottom: 30 };
   const across = (x) => frame.left + ((x - x0) / (x1 - x0 || 1)) * (width - frame.left - frame.right);
   const share = isLog ? (y) => Math.log(y / y0) / Math.log(y1 / y0) : (y) => (y - y0) / (y1 - y0);
@@ -94,8 +103,8 @@ export function lines(canvas, options) {
   for (const x of ticks(x0, x1, Math.max(2, Math.floor(width / 110)))) pen.fillText(short(x), across(x), height - frame.bottom + 14);
   pen.fillText(xName, (width + frame.left) / 2, height - 3);
   for (const one of shown) {
-    pen.strokeStyle = colour(one.index);
-    pen.fillStyle = colour(one.index);
+    pen.strokeStyle = paint(one);
+    pen.fillStyle = paint(one);
     pen.setLineDash(dash(one.index));
     pen.lineWidth = 1.7;
     pen.beginPath();
@@ -137,7 +146,7 @@ function legend(pen, shown, left, width) {
       pen.fillText("…", at, 11);
       return;
     }
-    pen.strokeStyle = colour(one.index);
+    pen.strokeStyle = paint(one);
     pen.setLineDash(dash(one.index));
     pen.beginPath();
     pen.moveTo(at, 7);
@@ -153,12 +162,12 @@ function legend(pen, shown, left, width) {
 // `bars`: [[name, number], …]
 export function bars(canvas, { bars: all, name, xName }) {
   drawn.set(canvas, () => bars(canvas, { bars: all, name, xName }));
-  const { pen, width, height } = prepare(canvas);
+  const { pen, width, height } = prepare(canvas, all.length === 0);
   if (width === 0) return;
   canvas.setAttribute("aria-label", `${name}: ${all.slice(0, 20).map(([x, y]) => `${x}: ${y}`).join(", ") || "empty"}`);
   pen.fillStyle = ink("--soft");
   if (all.length === 0) {
-    pen.fillText("no gradient was applied late, or nothing is measured", 10, height / 2);
+    pen.fillText("no gradient was applied late, or nothing is measured", 0, height / 2);
     return;
   }
   const most = Math.max(...all.map(([, count]) => count));

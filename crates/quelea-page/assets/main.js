@@ -8,11 +8,11 @@ import * as topology from "./topology.js";
 
 const LIVE_MS = 500;
 const CURVES_MS = 2000;
-const HISTORY = 240;
-const PLAY_STEPS = 300;
+const TICK_MS = 100;
+const WHOLE_SECONDS = 30;
 
 const element = (id) => document.getElementById(id);
-const view = { run: null, about: null, state: null, curves: {}, at: null, selected: null, several: false, history: new Map(), isPlaying: false };
+const view = { run: null, about: null, state: null, curves: {}, at: null, selected: null, several: false, history: [], isPlaying: false };
 let timers = [];
 
 const fail = (error) => {
@@ -27,29 +27,31 @@ function stopTimers() {
   timers = [];
 }
 
-function remember(state) {
-  if (state.is_past) return;
-  const keep = (key, values) => {
-    const all = view.history.get(key) || [];
-    all.push(values);
-    if (all.length > HISTORY) all.shift();
-    view.history.set(key, all);
+// How the selected rank or link was over the whole run.
+function askHistory() {
+  const { run, selected } = view;
+  if (!selected) return;
+  const isOf = (what) => run === view.run && view.selected === what;
+  const use = (index, name) => ({ points }) => {
+    if (!isOf(selected)) return;
+    view.history[index] = { name, index, points: points.map(([t, value]) => [t, value]) };
+    schedule();
   };
-  for (const rank of state.ranks) keep(`rank ${rank.rank}`, [state.now, rank.steps_per_second]);
-  for (const link of state.links) keep(`${link.from}-${link.to}`, [state.now, link.bytes_per_second]);
-}
-
-function historyOf(selected) {
-  if (!selected) return [];
-  if (!selected.edge) return [{ name: "steps per second", index: 0, points: view.history.get(`rank ${selected.rank}`) || [] }];
+  if (!selected.edge) {
+    api.latest("/api/history", { run, rank: selected.rank }, use(0, "steps per second"), fail);
+    return;
+  }
   const [a, b] = selected.edge;
-  return [[a, b], [b, a]].map(([from, to], index) => ({ name: `${from} → ${to}, bytes per second`, index, points: view.history.get(`${from}-${to}`) || [] }));
+  [[a, b], [b, a]].forEach(([from, to], index) => {
+    api.latest("/api/history", { run, from, to }, use(index, `${from} → ${to}, bytes per second`), fail, index);
+  });
 }
 
 const select = (what) => {
   const isSame = JSON.stringify(view.selected) === JSON.stringify(what);
-  view.selected = isSame ? null : what;
+  Object.assign(view, { selected: isSame ? null : what, history: [] });
   show();
+  askHistory();
 };
 
 function status(state) {
@@ -80,7 +82,7 @@ function show() {
   panels.membership(state);
   panels.advice(state);
   panels.actions(state, view.selected, perform);
-  panels.detail(state, about, view.selected, historyOf(view.selected), select);
+  panels.detail(state, about, view.selected, view.history.filter(Boolean), select);
   panels.learning(curves, state, element("axis").value, element("log-scale").checked);
   const slider = element("slider");
   element("time").hidden = !state.can_seek || state.end <= 0;
@@ -109,11 +111,11 @@ function ask() {
       return;
     }
     view.state = state;
-    remember(state);
     schedule();
     if (state.has_ended && timers.length > 0) {
       stopTimers();
       askCurves();
+      askHistory();
     }
   }, fail);
 }
@@ -134,31 +136,43 @@ async function perform(action) {
   text(element("action-result"), await api.act(view.run, action, rank).catch((error) => error.message));
 }
 
-function seek(share) {
-  const isEnd = share >= 1;
-  view.at = isEnd ? null : share * view.state.end;
+function moveTo(t) {
+  view.at = t >= view.state.end ? null : t;
   ask();
 }
 
+// Seconds of the run in a second of the clock on the wall.
+function pace() {
+  const chosen = element("speed").value;
+  return chosen === "whole" ? view.state.end / WHOLE_SECONDS : Number(chosen);
+}
+
+function setPlaying(isPlaying) {
+  view.isPlaying = isPlaying;
+  element("play").setAttribute("aria-pressed", String(isPlaying));
+  text(element("play"), isPlaying ? "Pause" : "Play");
+}
+
 function play() {
-  const button = element("play");
-  view.isPlaying = !view.isPlaying;
-  button.setAttribute("aria-pressed", String(view.isPlaying));
-  text(button, view.isPlaying ? "Pause" : "Play");
+  setPlaying(!view.isPlaying);
+  if (!view.isPlaying) return;
+  if (view.at === null) view.at = 0;
   const slider = element("slider");
-  if (view.isPlaying && slider.value === slider.max) slider.value = 0;
+  let clock = performance.now();
   const step = () => {
-    if (!view.isPlaying) return;
-    slider.value = Number(slider.value) + Number(slider.max) / PLAY_STEPS;
-    seek(slider.value / slider.max);
-    if (slider.value === slider.max) play(); else setTimeout(step, 100);
+    if (!view.isPlaying || view.at === null || !view.state) return setPlaying(false);
+    const passed = (performance.now() - clock) / 1000;
+    clock += 1000 * passed;
+    moveTo(view.at + passed * pace());
+    slider.value = slider.max * (view.at === null ? 1 : view.at / view.state.end);
+    setTimeout(step, TICK_MS);
   };
   step();
 }
 
 async function openRun(name) {
   stopTimers();
-  Object.assign(view, { run: view.several ? name : null, state: null, curves: {}, at: null, selected: null, history: new Map() });
+  Object.assign(view, { run: view.several ? name : null, state: null, curves: {}, at: null, selected: null, history: [] });
   element("runs-view").hidden = true;
   element("run-view").hidden = false;
   element("to-runs").hidden = !view.several;
@@ -166,7 +180,7 @@ async function openRun(name) {
   text(element("title"), `${view.about.name}: ${view.about.algorithm} on ${view.about.task}, ${view.about.workers} workers`);
   document.title = `quelea ${view.about.name}`;
   panels.configuration(view.about.config);
-  timers = [setInterval(ask, LIVE_MS), setInterval(askCurves, CURVES_MS)];
+  timers = [setInterval(ask, LIVE_MS), setInterval(askCurves, CURVES_MS), setInterval(askHistory, CURVES_MS)];
   ask();
   askCurves();
 }
@@ -192,8 +206,8 @@ async function route() {
 async function begin() {
   panels.legends();
   runsList.start();
-  element("slider").addEventListener("input", () => seek(element("slider").value / element("slider").max));
-  element("to-now").addEventListener("click", () => seek(1));
+  element("slider").addEventListener("input", () => moveTo(view.state.end * (element("slider").value / element("slider").max)));
+  element("to-now").addEventListener("click", () => moveTo(view.state.end));
   element("play").addEventListener("click", play);
   for (const id of ["axis", "log-scale"]) element(id).addEventListener("change", show);
   window.addEventListener("hashchange", () => route().catch(fail));

@@ -21,14 +21,14 @@ export function figures(state) {
   ];
   const { measured_samples_per_second: measured, predicted_samples_per_second: predicted } = state.advice;
   if (measured && predicted) rows.push(["samples/s, share of plan's", percent(measured / predicted), measured / predicted]);
-  if (sampled && !state.summary) rows.push(["sampled distance", `${digits(sampled.value, 3)} ± ${digits(sampled.error, 1)}`, sampled.value]);
+  if (sampled && !state.summary) rows.push(["sampled distance", sampled.error > 0 ? `${digits(sampled.value, 3)} ± ${digits(sampled.error, 1)}` : digits(sampled.value, 6), sampled.value]);
   pairs(element("figures"), rows);
 }
 
 export function legends() {
   const key = (name, label) => [make("span", { className: `key ${name}` }), label];
   element("ranks-legend").replaceChildren(...key("compute", "compute"), ...key("exposed", "exposed communication"), ...key("waiting", "waiting for slower peers"));
-  text(element("topology-legend"), "circles: workers, squares: servers; a crossed one was lost. A dashed edge has carried nothing for long, a dotted one had to send again.");
+  text(element("topology-legend"), "circles: workers, squares: servers; a crossed one was lost. A dashed edge has carried nothing for long, a dotted one had to send again, one of dashes and dots has long round trips.");
 }
 
 function rankRow(select, rank) {
@@ -106,7 +106,7 @@ export function learning(curves, state, axis, isLog) {
   chart("chart-loss", "Loss", [one("mini-batches", "batch_loss", 0), one("deployed model", "loss", 1)]);
   chart("chart-accuracy", "Accuracy", [one("deployed model", "accuracy", 2), one("worst worker", "worst_accuracy", 3)]);
   const deviations = Object.entries(curves.deviations || {}).map(([rank, points]) => ({ name: `rank ${rank}`, index: Number(rank), points: along(points, axis, curves) }));
-  const all = one("all workers", "consensus_distance", deviations.length);
+  const all = { ...one("all workers", "consensus_distance", 0), isWhole: true };
   chart("chart-consensus", "Distance from the mean", [all, ...deviations]);
 }
 
@@ -164,6 +164,8 @@ export function membership(state) {
     ["living ranks", `${living} of ${state.ranks.length}`, living],
     ["goodput so far", percent(state.progress.goodput), state.progress.goodput],
   ]);
+  const { earlier_events: earlier } = state;
+  text(element("membership-note"), earlier > 0 ? `${digits(earlier)} earlier events are not listed.` : "");
   const list = element("membership");
   while (list.children.length > state.membership.length) list.lastElementChild.remove();
   state.membership.forEach((event, place) => {
@@ -175,9 +177,13 @@ export function membership(state) {
   box.setAttribute("viewBox", `0 0 ${width} 34`);
   const at = (t) => 8 + (t / Math.max(state.end, 1e-9)) * (width - 16);
   const marks = state.membership.map((event) => {
-    const mark = event.kind === "lost"
-      ? svg("path", { class: "event-lost", d: `M ${at(event.t)} 6 l 6 11 l -12 0 z` })
-      : svg("circle", { class: `event-${event.kind}`, cx: at(event.t), cy: 17, r: event.kind === "view" ? 6 : 4 });
+    // A loss and the view that follows it are close together: a triangle above the line, a stroke across it.
+    const shapes = {
+      lost: () => svg("path", { class: "event-lost", d: `M ${at(event.t)} 15 l 6 -11 l -12 0 z` }),
+      view: () => svg("rect", { class: "event-view", x: at(event.t) - 1.5, y: 10, width: 3, height: 18 }),
+    };
+    const circle = () => svg("circle", { class: `event-${event.kind}`, cx: at(event.t), cy: 17, r: 4 });
+    const mark = (shapes[event.kind] || circle)();
     mark.append(svg("title"));
     mark.firstChild.textContent = event.text;
     return mark;
@@ -285,5 +291,6 @@ export function detail(state, about, selected, history, select) {
       ["memory of its process, GPU", `${bytes(rank.resident_bytes)}, ${bytes(rank.gpu_bytes)}`, rank.resident_bytes],
     ]);
   }
-  lines(canvas, { name: "History", xName: "seconds, since this page is open", series: history, isLog: false });
+  const cursor = state.is_past ? state.now : undefined;
+  lines(canvas, { name: "History", xName: "seconds", series: history, isLog: false, cursor });
 }

@@ -90,14 +90,32 @@ function layOut(element, about, select) {
   laid = { key, places: spots.all, nodes, between, edges: new Map() };
 }
 
-// How a link is: by what ranks counted where they did, otherwise unknown.
-function health(link, state, about) {
-  if (!link) return "";
+const WORST = ["stale", "lossy", "slow", "busy", "good", ""];
+// A round trip of this many times the median is long, from this many seconds on.
+const LONG_TRIP = 5;
+const LONG_SECONDS = 0.001;
+
+function medianTrip(state) {
+  const trips = state.links.map((link) => link.round_trip).filter((trip) => trip !== null).sort((a, b) => a - b);
+  return trips.length > 0 ? trips[Math.floor((trips.length - 1) / 2)] : null;
+}
+
+// How one direction is, by what ranks counted.
+function health(link, state, about, median) {
   const pace = Math.max(2, 20 * (state.advice.measured_step_seconds || 0));
   if (!state.has_ended && !state.is_past && link.age > pace) return "stale";
   if (link.resent_recently > 0) return "lossy";
+  if (link.round_trip > Math.max(LONG_SECONDS, LONG_TRIP * median)) return "slow";
   const most = about.bandwidth_bytes_per_second;
   return most && link.bytes_per_second > 0.7 * most ? "busy" : "good";
+}
+
+// The worse of both directions; stale only where nothing passes either way.
+function healthOf(both, state, about, median) {
+  const found = both.filter(Boolean).map((link) => health(link, state, about, median));
+  const moving = found.filter((name) => name !== "stale");
+  const judged = moving.length > 0 ? moving : found;
+  return WORST.find((name) => judged.includes(name)) || "";
 }
 
 export function draw(element, about, state, selected, select) {
@@ -110,6 +128,7 @@ export function draw(element, about, state, selected, select) {
     if (node.getAttribute("class") !== name) node.setAttribute("class", name);
     node.setAttribute("aria-label", `${rank.role} ${rank.rank}, ${rank.state}, step ${rank.step}`);
   }
+  const median = medianTrip(state);
   const links = new Map(state.links.map((link) => [`${link.from}-${link.to}`, link]));
   const listed = state.round.edges.length > 0 ? state.round.edges : state.links.map((link) => [link.from, link.to]);
   const wanted = new Map();
@@ -134,9 +153,9 @@ export function draw(element, about, state, selected, select) {
       laid.between.append(group);
       laid.edges.set(key, group);
     }
-    const link = links.get(`${from}-${to}`) || links.get(`${to}-${from}`);
+    const both = [links.get(`${from}-${to}`), links.get(`${to}-${from}`)];
     const isSelected = selected && selected.edge && selected.edge[0] === from && selected.edge[1] === to;
-    const name = `edge ${health(link, state, about)}${isSelected ? " selected" : ""}`;
+    const name = `edge ${healthOf(both, state, about, median)}${isSelected ? " selected" : ""}`;
     if (group.firstChild.getAttribute("class") !== name) group.firstChild.setAttribute("class", name);
   }
 }

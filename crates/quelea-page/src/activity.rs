@@ -43,12 +43,36 @@ pub struct RankActivity {
     pub histogram: [u64; STEP_BOUNDS.len() + 1],
     /// How far its model is from the mean of all, and the standard error of that.
     pub deviation: Option<Estimate>,
-    /// Whom it waits for, as it said.
-    pub awaiting: Vec<AwaitedRank>,
+    /// What it last said of its waits.
+    pub account: Option<SaidWaits>,
+    /// Where the worker that has this rank now began.
+    pub began: WorkerBeginning,
     /// What its process holds.
     pub memory: ProcessMemory,
     /// What it has exchanged with each peer.
     pub links: BTreeMap<u32, LinkActivity>,
+}
+
+/// Whom a rank waited for at the moment when it was asked.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SaidWaits {
+    /// When.
+    pub t: f64,
+    /// Its last step before that.
+    pub since: f64,
+    /// Steps that it had completed.
+    pub step: u64,
+    /// For whom; empty where it waited for nobody.
+    pub awaiting: Vec<AwaitedRank>,
+}
+
+/// When a worker began, and how many steps others had taken in its place.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct WorkerBeginning {
+    /// When.
+    pub t: f64,
+    /// Steps of this rank before.
+    pub steps: u64,
 }
 
 /// How the seconds of a step, or of many, were spent.
@@ -127,7 +151,7 @@ impl RankActivity {
     /// Takes a step.
     pub fn step(&mut self, step: CompletedStep) {
         let CompletedStep { t, stands_for, seconds, .. } = step;
-        let weight = if self.steps == 0 { 1.0 } else { NEWEST };
+        let weight = if self.steps == self.began.steps { 1.0 } else { NEWEST };
         self.recent.follow(seconds, weight);
         let passed = match self.stepped {
             Some(before) => (t - before) / stands_for as f64,
@@ -147,7 +171,39 @@ impl RankActivity {
         let took = seconds.sum();
         let bucket = STEP_BOUNDS.iter().position(|bound| took <= *bound);
         self.histogram[bucket.unwrap_or(STEP_BOUNDS.len())] += stands_for;
-        self.awaiting.clear();
+    }
+
+    /// Takes whom it says that it waits for at `t`.
+    pub fn said(&mut self, t: f64, awaiting: Vec<AwaitedRank>) {
+        let since = self.stepped.unwrap_or(self.began.t);
+        self.heard = Some(t);
+        self.account = Some(SaidWaits { t, since, step: self.steps, awaiting });
+    }
+
+    /// Whether it waits for somebody, by what it last said: the end of a step ends a wait.
+    pub fn is_waiting(&self) -> bool {
+        let is_current = |said: &&SaidWaits| self.stepped.is_none_or(|stepped| stepped <= said.t);
+        self.account.as_ref().filter(is_current).is_some_and(|said| !said.awaiting.is_empty())
+    }
+
+    /// It was lost at `t`, or has left. What was known of its model is of no use any more.
+    pub fn leave(&mut self, t: f64, has_notice: bool) {
+        (self.lost, self.has_left) = (Some(t), has_notice);
+        (self.deviation, self.account) = (None, None);
+    }
+
+    /// Another worker has taken its place.
+    pub fn join(&mut self, t: f64) {
+        (self.lost, self.has_left) = (None, false);
+        (self.deviation, self.account) = (None, None);
+        (self.heard, self.stepped) = (Some(t), Some(t));
+        self.began = WorkerBeginning { t, steps: self.steps };
+    }
+
+    /// Steps per second since its worker began until `now`, if it has completed any.
+    pub fn mean_steps_per_second(&self, now: f64) -> Option<f64> {
+        let (steps, passed) = (self.steps - self.began.steps, now - self.began.t);
+        (steps > 0 && passed > 0.0).then(|| steps as f64 / passed)
     }
 
     /// Takes what it has exchanged with a peer until `t`.

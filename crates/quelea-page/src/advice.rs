@@ -28,9 +28,7 @@ pub(crate) fn advice_json(
     about: &RunDescription,
     forecast: Option<&PlanForecast>,
 ) -> Value {
-    let steps = state.steps;
-    let workers = about.workers.max(1) as f64;
-    let measured = (steps > 0).then(|| state.t * workers / steps as f64);
+    let measured = state.step_seconds(about.workers);
     let rate = |step_seconds: f64| batch_rate(state, about, step_seconds);
     let predicted = forecast.map(|forecast| forecast.step_seconds);
     json!({

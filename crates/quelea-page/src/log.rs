@@ -1,9 +1,13 @@
 //! The records of one run, its state now and at any earlier moment.
 
-use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+mod history;
 
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use quelea_core::time::Time;
 use quelea_record::Record;
 use quelea_run::files::records::write_line;
 use serde_json::{Value, json};
@@ -13,12 +17,21 @@ use crate::curves::RunCurves;
 use crate::description::RunDescription;
 use crate::state::{MomentState, Surroundings};
 
+pub use history::HistorySubject;
+
 /// Records of a live run that are kept for clients that come late.
 const LIVE_RECORDS: usize = 200_000;
 /// Records between two snapshots, at first.
 const SNAPSHOT_RECORDS: usize = 1000;
 /// Snapshots of a run at most; then every other one goes.
 const SNAPSHOTS: usize = 256;
+
+/// The time between two surveys while somebody looks.
+pub const SURVEY_WATCHED: Time = Time(500_000_000);
+/// And while nobody does: enough for those who come later, or open the run when it has ended.
+const SURVEY_UNWATCHED: Time = Time(5_000_000_000);
+/// How long after a request somebody is taken to look; scrapes of Prometheus come every 15 s, or every minute.
+const LOOKS: Duration = Duration::from_secs(20);
 
 /// Where a run stands.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -57,6 +70,9 @@ pub struct RunLog {
     clock: LogClock,
     controls: Option<Box<dyn RunControls>>,
     adviser: Option<Adviser>,
+    begun: Instant,
+    /// Milliseconds after `begun` at which somebody last asked; 0: nobody did.
+    visited: AtomicU64,
     inner: Mutex<LogInner>,
 }
 
@@ -112,7 +128,15 @@ impl RunLog {
             summary: None,
             forecast: None,
         };
-        RunLog { description, clock, controls: None, adviser: None, inner: Mutex::new(inner) }
+        RunLog {
+            description,
+            clock,
+            controls: None,
+            adviser: None,
+            begun: Instant::now(),
+            visited: AtomicU64::new(0),
+            inner: Mutex::new(inner),
+        }
     }
 
     /// With buttons.
@@ -127,6 +151,21 @@ impl RunLog {
 
     fn lock(&self) -> MutexGuard<'_, LogInner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Somebody asks for something.
+    pub(crate) fn visit(&self) {
+        let now = self.begun.elapsed().as_millis() as u64;
+        self.visited.store(now.max(1), Ordering::Relaxed);
+    }
+
+    /// How often ranks shall be asked whom they wait for, and for samples: seldom while nobody looks.
+    pub fn survey_interval(&self) -> Time {
+        match self.visited.load(Ordering::Relaxed) {
+            0 => SURVEY_UNWATCHED,
+            at if self.begun.elapsed() > Duration::from_millis(at) + LOOKS => SURVEY_UNWATCHED,
+            _ => SURVEY_WATCHED,
+        }
     }
 
     /// What was known before it began.
@@ -304,13 +343,17 @@ impl LogInner {
         if self.records.len() == self.limit {
             self.records.pop_front();
             self.dropped += 1;
-            self.snapshots.clear();
         }
         self.records.push_back(record);
         let last = self.snapshots.last().map_or(0, |snapshot| snapshot.records);
-        if self.dropped == 0 && self.records.len() >= last + self.snapshot_every {
+        if self.taken() >= last + self.snapshot_every {
             self.snapshot();
         }
+    }
+
+    /// How many records there were so far.
+    fn taken(&self) -> usize {
+        self.dropped as usize + self.records.len()
     }
 
     fn snapshot(&mut self) {
@@ -322,7 +365,7 @@ impl LogInner {
             });
             self.snapshot_every *= 2;
         }
-        let (records, state) = (self.records.len(), self.state.clone());
+        let (records, state) = (self.taken(), self.state.clone());
         self.snapshots.push(LogSnapshot { records, state });
     }
 

@@ -52,15 +52,17 @@ impl StreamState {
     }
 }
 
-/// One event per line; the last one bears the number from which a client that was cut off resumes.
+/// One event per line. Each bears the number of the record that follows it, from which a client that was cut off
+/// resumes (`Last-Event-ID`).
 fn events(lines: &[u8], next: u64) -> Vec<u8> {
-    let mut events = Vec::with_capacity(lines.len() * 5 / 4);
-    for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+    let lines: Vec<&[u8]> =
+        lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).collect();
+    let first = next - lines.len() as u64;
+    let mut events = Vec::new();
+    for (number, line) in (first + 1..).zip(lines) {
         events.extend_from_slice(b"data: ");
         events.extend_from_slice(line);
-        events.extend_from_slice(b"\n\n");
+        events.extend_from_slice(format!("\nid: {number}\n\n").as_bytes());
     }
-    events.truncate(events.len().saturating_sub(1));
-    events.extend_from_slice(format!("id: {next}\n\n").as_bytes());
     events
 }

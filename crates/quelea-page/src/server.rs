@@ -26,7 +26,7 @@ use crate::access::{AccessDecision, AccessError, AccessPolicy};
 use crate::advice::Adviser;
 use crate::folder::{self, FolderError};
 use crate::listener::{PageFraming, PageListener, ServeError};
-use crate::log::RunLog;
+use crate::log::{HistorySubject, RunLog};
 use crate::visitors::Visitors;
 use crate::{assets, metrics, record_stream};
 
@@ -201,6 +201,7 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/api/run", get(run_description))
         .route("/api/state", get(state))
         .route("/api/curves", get(curves))
+        .route("/api/history", get(history))
         .route("/api/records", get(records))
         .route("/api/act", post(act))
         .route("/metrics", get(prometheus))
@@ -232,11 +233,13 @@ struct PageQuery {
     run: Option<String>,
     /// The moment.
     t: Option<f64>,
-    /// The first record.
+    /// The first record, or the rank at the beginning of a link.
     from: Option<u64>,
+    /// The rank at its end.
+    to: Option<u32>,
     /// What to do.
     action: Option<String>,
-    /// To whom.
+    /// To whom, or of whom.
     rank: Option<u32>,
 }
 
@@ -249,7 +252,10 @@ async fn with_log(
     answer: impl FnOnce(&RunLog, &PageQuery) -> Response<Body> + Send + 'static,
 ) -> Response<Body> {
     let work = move || match shared.log(&query) {
-        Ok(log) => answer(&log, &query),
+        Ok(log) => {
+            log.visit();
+            answer(&log, &query)
+        }
         Err(error) => problem(StatusCode::NOT_FOUND, &error.to_string()),
     };
     let answered = tokio::task::spawn_blocking(work).await;
@@ -304,6 +310,16 @@ async fn curves((State(shared), Query(query)): Asked) -> Response<Body> {
     with_log(shared, query, |log, _| json_answer(&log.curves_json())).await
 }
 
+async fn history((State(shared), Query(query)): Asked) -> Response<Body> {
+    let from = query.from.and_then(|from| u32::try_from(from).ok());
+    let subject = match (query.rank, from, query.to) {
+        (Some(rank), None, None) => HistorySubject::Rank(rank),
+        (None, Some(from), Some(to)) => HistorySubject::Link { from, to },
+        _ => return problem(StatusCode::BAD_REQUEST, "ask for `rank`, or for `from` and `to`"),
+    };
+    with_log(shared, query, move |log, _| json_answer(&log.history_json(subject))).await
+}
+
 async fn prometheus((State(shared), Query(query)): Asked) -> Response<Body> {
     let text = |log: &RunLog, _: &PageQuery| {
         answer(StatusCode::OK, metrics::CONTENT_TYPE, metrics::text(log).into_bytes())
@@ -311,13 +327,17 @@ async fn prometheus((State(shared), Query(query)): Asked) -> Response<Body> {
     with_log(shared, query, text).await
 }
 
-/// `records.jsonl` as server-sent events: those that are kept, then each as it comes.
-async fn records((State(shared), Query(query)): Asked) -> Response<Body> {
+/// `records.jsonl` as server-sent events: those that are kept, then each as it comes. A client that was cut
+/// off says in a header which it had last.
+async fn records(headers: HeaderMap, (State(shared), Query(query)): Asked) -> Response<Body> {
     let log = match shared.log(&query) {
         Ok(log) => log,
         Err(error) => return problem(StatusCode::NOT_FOUND, &error.to_string()),
     };
-    let mut response = Response::new(record_stream::body(log, query.from.unwrap_or(0)));
+    log.visit();
+    let resumed = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
+    let first = resumed.or(query.from).unwrap_or(0);
+    let mut response = Response::new(record_stream::body(log, first));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));

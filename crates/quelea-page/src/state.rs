@@ -1,6 +1,6 @@
 //! The whole run at one moment, from its records.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use quelea_record::{FOLDED, HALF_EXCHANGE, Record, RecordKind, STALENESS};
 use serde_json::Value;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::activity::{CompletedStep, Estimate, RankActivity, StepSeconds};
 use crate::description::{RunDescription, round_of};
 
-/// Events of the membership that are kept.
+/// Events of the membership that are kept: the last ones.
 const EVENTS: usize = 500;
 
 /// A run at one moment.
@@ -34,8 +34,10 @@ pub struct MomentState {
     pub folded: BTreeMap<u64, u64>,
     /// Exchanges that a lost peer broke off.
     pub half_exchanges: u64,
-    /// Views, losses and checkpoints, in order.
-    pub events: Vec<MembershipEvent>,
+    /// Views, losses and checkpoints, in order: the last of them.
+    pub events: VecDeque<MembershipEvent>,
+    /// Events that came before those.
+    pub earlier_events: u64,
     /// Mean of the losses of the last mini-batches of all workers.
     pub batch_loss: Option<f64>,
 }
@@ -68,8 +70,6 @@ pub struct MembershipEvent {
     pub kind: &'static str,
     /// In words.
     pub text: String,
-    /// The view's number.
-    pub view: Option<u32>,
 }
 
 /// What the API adds to a state that the records alone do not say.
@@ -123,8 +123,8 @@ impl MomentState {
             }
             RecordKind::Account { awaiting, links, memory } => {
                 let rank = &mut self.ranks[place];
-                (rank.heard, rank.memory) = (Some(t), *memory);
-                rank.awaiting.clone_from(awaiting);
+                rank.memory = *memory;
+                rank.said(t, awaiting.clone());
                 links.iter().for_each(|link| rank.exchanged(t, *link));
             }
             RecordKind::Deviation { distance, error } => {
@@ -161,49 +161,51 @@ impl MomentState {
 
     fn happened(&mut self, record: &Record) {
         let Record { t, rank, step, ref event } = *record;
-        let (kind, text, view) = match event {
+        let (kind, text) = match event {
             RecordKind::Lost => {
-                self.ranks[rank as usize].lost = Some(t);
-                ("lost", format!("rank {rank} was lost at step {step}"), None)
+                self.ranks[rank as usize].leave(t, false);
+                ("lost", format!("rank {rank} was lost at step {step}"))
             }
             RecordKind::Left => {
-                let left = &mut self.ranks[rank as usize];
-                (left.lost, left.has_left) = (Some(t), true);
-                ("left", format!("rank {rank} left with notice at step {step}"), None)
+                self.ranks[rank as usize].leave(t, true);
+                ("left", format!("rank {rank} left with notice at step {step}"))
             }
             RecordKind::Joined => {
-                let joined = &mut self.ranks[rank as usize];
-                (joined.lost, joined.has_left) = (None, false);
-                ("joined", format!("a worker joined as rank {rank} at step {step}"), None)
+                self.ranks[rank as usize].join(t);
+                ("joined", format!("a worker joined as rank {rank} at step {step}"))
             }
             RecordKind::StateTransferred { bytes, seconds } => {
                 let megabytes = *bytes as f64 / 1e6;
                 let text =
                     format!("rank {rank} received its state: {megabytes:.2} MB in {seconds:.3} s");
-                ("state_transferred", text, None)
+                ("state_transferred", text)
             }
             RecordKind::TookOver => {
-                ("took_over", format!("the process of rank {rank} controls the run"), None)
+                ("took_over", format!("the process of rank {rank} controls the run"))
             }
             RecordKind::View { number } => {
+                // All enter a view; it is one event.
+                let is_known = self.ranks.iter().any(|rank| rank.view >= *number);
                 self.ranks[rank as usize].view = *number;
-                if self.events.iter().any(|event| event.view == Some(*number)) {
+                if is_known {
                     return;
                 }
                 let living = self.ranks.iter().filter(|rank| rank.lost.is_none()).count();
-                ("view", format!("view {number}: {living} ranks continue"), Some(*number))
+                ("view", format!("view {number}: {living} ranks continue"))
             }
             RecordKind::Checkpoint { failure: None } => {
-                ("checkpoint", format!("checkpoint of step {step} is on the disk"), None)
+                ("checkpoint", format!("checkpoint of step {step} is on the disk"))
             }
             RecordKind::Checkpoint { failure: Some(why) } => {
-                ("checkpoint", format!("checkpoint of step {step} failed: {why}"), None)
+                ("checkpoint", format!("checkpoint of step {step} failed: {why}"))
             }
             _ => return,
         };
-        if self.events.len() < EVENTS {
-            self.events.push(MembershipEvent { t, rank, step, kind, text, view });
+        if self.events.len() == EVENTS {
+            self.events.pop_front();
+            self.earlier_events += 1;
         }
+        self.events.push_back(MembershipEvent { t, rank, step, kind, text });
     }
 
     /// Samples per second of all living workers, from their last steps.
@@ -243,7 +245,15 @@ impl MomentState {
         self.ranks.iter().any(|rank| rank.view > 0)
     }
 
-    /// How far the workers are apart, from the last estimates of each: `sqrt((1/n) Σ d_i²)`.
+    /// Seconds of a step of the living workers, since each of them began: the inverse of their mean rate.
+    pub fn step_seconds(&self, workers: usize) -> Option<f64> {
+        let living = self.ranks.iter().take(workers).filter(|rank| rank.lost.is_none());
+        let rates = living.filter_map(|rank| rank.mean_steps_per_second(self.t));
+        let rates: Vec<f64> = rates.collect();
+        (!rates.is_empty()).then(|| rates.len() as f64 / rates.iter().sum::<f64>())
+    }
+
+    /// How far the living workers are apart, from the last estimates of each: `sqrt((1/n) Σ d_i²)`.
     pub fn sampled_consensus(&self) -> Option<Estimate> {
         let estimates: Vec<Estimate> =
             self.ranks.iter().filter_map(|rank| rank.deviation).collect();
@@ -323,6 +333,47 @@ mod tests {
         let estimate = state.sampled_consensus().expect("both are known");
         assert!((estimate.value - 12.5_f64.sqrt()).abs() < 1e-12);
         assert!((estimate.error - 0.35 / 12.5_f64.sqrt()).abs() < 1e-12);
+    }
+
+    #[test]
+    fn after_a_loss_the_distance_and_the_time_of_a_step_are_those_of_the_living() {
+        let mut state = MomentState::new(&description(), 1);
+        for (rank, distance) in [(0, 3.0), (1, 4.0)] {
+            state.take(&step(1.0, rank, 0));
+            let event = RecordKind::Deviation { distance, error: 0.1 };
+            state.take(&Record { t: 1.0, rank, step: 1, event });
+        }
+        state.take(&Record { t: 1.5, rank: 1, step: 1, event: RecordKind::Lost });
+        (2..=10_u32).for_each(|k| state.take(&step(f64::from(k), 0, k.into())));
+        let estimate = state.sampled_consensus().expect("one is known");
+        assert!(estimate.value == 3.0 && (estimate.error - 0.1).abs() < 1e-12, "{estimate:?}");
+        assert_eq!(state.step_seconds(2), Some(1.0), "ten steps of the living in 10 s");
+        let json = state.json(&description(), &Surroundings::default());
+        assert_eq!(json["progress"]["sampled_consensus"]["value"], 3.0);
+        // The one that takes its place counts from when it began.
+        state.take(&Record { t: 10.0, rank: 1, step: 10, event: RecordKind::Joined });
+        assert_eq!(state.sampled_consensus().map(|one| one.value), Some(3.0));
+        [12.0, 14.0].into_iter().for_each(|t| state.take(&step(t, 1, 10)));
+        (11..=14_u32).for_each(|k| state.take(&step(f64::from(k), 0, k.into())));
+        assert_eq!(state.step_seconds(2), Some(2.0 / (1.0 + 0.5)));
+        assert_eq!(state.ranks[1].steps_per_second(), 0.5, "its own steps alone");
+    }
+
+    #[test]
+    fn of_many_events_the_last_are_kept_and_the_others_counted() {
+        let mut state = MomentState::new(&description(), 1);
+        let many = EVENTS as u64 + 7;
+        for k in 0..many {
+            let event = RecordKind::Checkpoint { failure: None };
+            state.take(&Record { t: k as f64, rank: 0, step: k, event });
+        }
+        assert_eq!((state.events.len(), state.earlier_events), (EVENTS, 7));
+        assert_eq!(state.events.back().map(|event| event.step), Some(many - 1));
+        let json = state.json(&description(), &Surroundings::default());
+        assert_eq!(
+            (&json["membership"][0]["step"], &json["earlier_events"]),
+            (&json!(7), &json!(7))
+        );
     }
 
     #[test]

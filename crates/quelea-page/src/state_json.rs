@@ -57,6 +57,7 @@ impl MomentState {
             "waits": waits.json(),
             "asynchrony": self.asynchrony_json(summary),
             "membership": self.events.iter().map(event_json).collect::<Vec<_>>(),
+            "earlier_events": self.earlier_events,
             "summary": around.summary,
         })
     }
@@ -128,7 +129,7 @@ impl MomentState {
         let patience = SILENT_SECONDS.max(SILENT_STEPS * rank.interval);
         if around.now - heard > patience {
             "silent"
-        } else if !rank.awaiting.is_empty() {
+        } else if rank.is_waiting() {
             "waiting"
         } else {
             "running"
@@ -211,6 +212,6 @@ fn seconds_json(seconds: StepSeconds) -> Value {
 }
 
 fn event_json(event: &MembershipEvent) -> Value {
-    let MembershipEvent { t, rank, step, kind, text, .. } = event;
+    let MembershipEvent { t, rank, step, kind, text } = event;
     json!({ "t": t, "rank": rank, "step": step, "kind": kind, "text": text })
 }

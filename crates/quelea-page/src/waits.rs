@@ -9,6 +9,8 @@ use crate::state::{MomentState, Surroundings};
 
 /// Edges of the graph that are listed.
 const LISTED: usize = 256;
+/// Seconds for which an answer is shown although its rank has completed a step: until the next survey.
+const FRESH: f64 = 0.75;
 
 /// One rank waits for another.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,27 +36,34 @@ pub struct WaitGraph {
     pub is_inferred: bool,
 }
 
-/// Finds who waits for whom: as ranks said, or else as their steps imply.
+/// Finds who waits for whom: as ranks said, or, where none was asked, as their steps imply.
 pub fn find(state: &MomentState, about: &RunDescription, around: &Surroundings) -> WaitGraph {
     if around.has_ended && around.summary.is_some() {
         return WaitGraph::default();
     }
-    let said = said(state, around.now);
-    if !said.is_empty() {
-        return WaitGraph { waits: said, is_inferred: false };
+    let mut living = state.ranks.iter().filter(|rank| rank.lost.is_none());
+    if living.any(|rank| rank.account.is_some()) {
+        return WaitGraph { waits: said(state, around.now), is_inferred: false };
     }
     WaitGraph { waits: inferred(state, about, around.now), is_inferred: true }
 }
 
+/// What ranks said when they were last asked. Of one that has completed a step since, that is of the moment of
+/// the survey, and holds until the next one is due; a step that is short would otherwise never be seen.
 fn said(state: &MomentState, now: f64) -> Vec<RankWait> {
     let living = state.ranks.iter().enumerate().filter(|(_, rank)| rank.lost.is_none());
     let waits = living.flat_map(|(number, rank)| {
-        rank.awaiting.iter().map(move |awaited| RankWait {
-            rank: number as u32,
-            peer: awaited.rank,
-            what: awaited.what.clone(),
-            step: rank.steps,
-            seconds: (now - rank.stepped.unwrap_or(0.0)).max(0.0),
+        let said = rank.account.as_ref().filter(|said| rank.is_waiting() || now - said.t <= FRESH);
+        said.into_iter().flat_map(move |said| {
+            let until = if rank.is_waiting() { now } else { said.t };
+            let seconds = (until - said.since).max(0.0);
+            said.awaiting.iter().map(move |awaited| RankWait {
+                rank: number as u32,
+                peer: awaited.rank,
+                what: awaited.what.clone(),
+                step: said.step,
+                seconds,
+            })
         })
     });
     waits.take(LISTED).collect()
@@ -131,6 +140,8 @@ impl WaitGraph {
             return "nobody waits for anybody".to_string();
         };
         let RankWait { rank, peer, what, step, seconds } = first;
+        // A rank says "its model"; whose that is follows in the sentence.
+        let what = what.strip_prefix("its ").map_or(what.clone(), |what| format!("the {what}"));
         let mut text =
             format!("rank {rank} waits {seconds:.1} s for {what} of rank {peer} at step {step}");
         for wait in rest {
@@ -140,7 +151,7 @@ impl WaitGraph {
         if chain.len() > 1 && chain.iter().any(|wait| Some(wait.rank) == back) {
             text += ": a circle";
         }
-        text.replace("for its step of rank", "for the step of rank")
+        text
     }
 
     /// As the API shows it.
@@ -159,6 +170,8 @@ impl WaitGraph {
 
 #[cfg(test)]
 mod tests {
+    use quelea_record::{AwaitedRank, ProcessMemory, Record, RecordKind};
+
     use super::*;
 
     fn graph(edges: &[(u32, u32)]) -> WaitGraph {
@@ -184,6 +197,68 @@ mod tests {
              waits for rank 9"
         );
         assert_eq!(WaitGraph::default().sentence(), "nobody waits for anybody");
+    }
+
+    fn step(t: f64, rank: u32, step: u64) -> Record {
+        let event =
+            RecordKind::Step { loss: 1.0, samples: 4, compute: 0.5, exposed: 0.25, waiting: 0.25 };
+        Record { t, rank, step, event }
+    }
+
+    fn account(t: f64, rank: u32, awaited: &[u32]) -> Record {
+        let awaited =
+            awaited.iter().map(|rank| AwaitedRank { rank: *rank, what: "its model".into() });
+        let (awaiting, links, memory) = (awaited.collect(), Vec::new(), ProcessMemory::default());
+        Record { t, rank, step: 1, event: RecordKind::Account { awaiting, links, memory } }
+    }
+
+    /// What is found of four workers in step after these records.
+    fn found(topology: Option<&str>, records: &[Record], now: f64) -> WaitGraph {
+        let algorithm = if topology.is_some() { "d-psgd" } else { "allreduce" };
+        let config = serde_json::json!({
+            "workers": 4, "steps": 10, "algorithm": { "name": algorithm },
+            "topology": { "name": topology.unwrap_or("ring") }, "task": { "name": "a script" },
+        });
+        let mut about = RunDescription::of_config(config, "four");
+        about.topology = about.topology.filter(|_| topology.is_some());
+        let mut state = MomentState::new(&about, 1);
+        records.iter().for_each(|record| state.take(record));
+        find(&state, &about, &Surroundings { now, ..Surroundings::default() })
+    }
+
+    fn edges(graph: &WaitGraph) -> Vec<(u32, u32)> {
+        graph.waits.iter().map(|wait| (wait.rank, wait.peer)).collect()
+    }
+
+    #[test]
+    fn without_a_survey_those_ahead_wait_for_the_neighbour_that_is_behind() {
+        let records: Vec<Record> = [0, 1, 3].into_iter().map(|rank| step(2.0, rank, 0)).collect();
+        let ring = found(Some("ring"), &records, 3.0);
+        assert_eq!((edges(&ring), ring.is_inferred), (vec![(1, 2), (3, 2)], true));
+        assert_eq!(ring.sentence(), "rank 1 waits 1.0 s for the step of rank 2 at step 1");
+        let all = found(None, &records, 3.0);
+        assert_eq!(edges(&all), [(0, 2), (1, 2), (3, 2)], "without a topology all wait for it");
+    }
+
+    #[test]
+    fn ranks_that_were_asked_are_believed_also_when_they_wait_for_nobody() {
+        let ahead: Vec<Record> = [0, 1, 3].into_iter().map(|rank| step(2.0, rank, 0)).collect();
+        let nobody = [ahead.clone(), vec![account(2.5, 0, &[])]].concat();
+        assert_eq!(found(Some("ring"), &nobody, 3.0), WaitGraph::default());
+        let said = [ahead, vec![account(2.5, 1, &[2])]].concat();
+        let graph = found(Some("ring"), &said, 6.1);
+        assert_eq!((edges(&graph), graph.is_inferred), (vec![(1, 2)], false));
+        assert_eq!(graph.sentence(), "rank 1 waits 4.1 s for the model of rank 2 at step 1");
+    }
+
+    #[test]
+    fn what_was_said_before_the_last_step_is_of_the_survey_and_is_forgotten_after_the_next() {
+        let records = [step(2.0, 1, 0), account(2.25, 1, &[2]), step(2.5, 1, 1)];
+        let graph = found(Some("ring"), &records, 2.75);
+        assert_eq!((edges(&graph), graph.waits[0].seconds), (vec![(1, 2)], 0.25));
+        assert_eq!(found(Some("ring"), &records, 3.25), WaitGraph::default());
+        let next = [&records[..], &[account(2.75, 1, &[])]].concat();
+        assert_eq!(found(Some("ring"), &next, 2.75), WaitGraph::default());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! `/metrics` does not have.
 
 use std::collections::BTreeSet;
+use std::process::Command;
 
 use quelea_page::advice::PlanForecast;
 use quelea_page::description::RunDescription;
@@ -77,6 +78,38 @@ fn every_query_of_the_dashboard_asks_for_a_metric_that_there_is() {
         }
     }
     assert!(asked > 12, "{asked}");
+}
+
+/// Prometheus itself parses every query, where its tool is installed.
+#[test]
+fn promtool_parses_every_query_of_the_dashboard() {
+    let has = Command::new("promtool").arg("--version").output();
+    if !has.is_ok_and(|output| output.status.success()) {
+        println!("skipped: promtool is not here (package prometheus)");
+        return;
+    }
+    let dashboard = dashboard();
+    let panels = dashboard["panels"].as_array().expect("panels").iter();
+    let targets = panels.flat_map(|panel| panel["targets"].as_array().expect("queries"));
+    let queries: Vec<&Value> = targets.map(|target| &target["expr"]).collect();
+    let check = |queries: &[&Value]| {
+        let rules = queries.iter().enumerate().map(|(number, query)| {
+            serde_json::json!({ "record": format!("quelea:query_{number}"), "expr": query })
+        });
+        let rules: Vec<Value> = rules.collect();
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        // JSON is YAML.
+        let text = serde_json::json!({ "groups": [{ "name": "quelea", "rules": rules }] });
+        std::fs::write(file.path(), text.to_string()).expect("written");
+        let checked = Command::new("promtool").args(["check", "rules"]).arg(file.path()).output();
+        checked.expect("promtool is here")
+    };
+    let checked = check(&queries);
+    let said = String::from_utf8_lossy(&checked.stderr);
+    assert!(checked.status.success(), "{said}");
+    let found = String::from_utf8_lossy(&checked.stdout).into_owned();
+    assert!(found.contains(&format!("{} rules found", queries.len())), "{found}");
+    assert!(!check(&[&Value::from("rate(quelea_goodput_ratio)")]).status.success(), "no window");
 }
 
 #[test]

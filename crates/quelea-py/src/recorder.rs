@@ -7,9 +7,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use quelea_core::time::Time;
 use quelea_net::process_group::GroupMembers;
 use quelea_page::folder::DESCRIPTION;
-use quelea_page::log::RunLog;
+use quelea_page::log::{RunLog, SURVEY_WATCHED};
 use quelea_record::{Observer, Record, RecordKind};
 use quelea_run::files::records::write_line;
 use serde_json::Value;
@@ -79,7 +80,8 @@ impl Observer for ScriptRecorder {
         }
     }
 
-    fn is_surveyed(&self) -> bool {
-        self.log.is_some() || self.file.is_some()
+    fn survey_interval(&self) -> Option<Time> {
+        let for_file = self.file.as_ref().map(|_| SURVEY_WATCHED);
+        for_file.or(self.log.as_ref().map(|log| log.survey_interval()))
     }
 }

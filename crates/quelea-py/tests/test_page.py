@@ -224,7 +224,7 @@ def test_a_simulation_is_shown_while_it_lasts():
         summary.show()
 
 
-def test_records_are_columns_that_pandas_takes_in_one_line(tmp_path):
+def test_records_are_columns_that_pandas_and_polars_take_in_one_line(tmp_path):
     summary = simulated(tmp_path / "first")
     lines = (tmp_path / "first" / "records.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
@@ -234,14 +234,20 @@ def test_records_are_columns_that_pandas_takes_in_one_line(tmp_path):
     assert columns["loss"] == [record["loss"] for record in steps]
     every = quelea.open_run(tmp_path / "first").records(None)
     assert len(every["t"]) == len(records) and every["samples"].count(None) == len(records) - 80
-    beside = os.environ.get("QUELEA_PANDAS_PATH")
+    beside = os.environ.get("QUELEA_TABLES_PATH")
     if beside is None:
-        pytest.skip("`cargo xtask python` provides pandas")
+        pytest.skip("`cargo xtask python` provides pandas and polars")
     sys.path.append(beside)
     import pandas
+    import polars
 
     table = pandas.DataFrame(summary.records())
     assert table.groupby("rank").size().to_dict() == {0: 20, 1: 20, 2: 20, 3: 20}
     mean = sum(record["compute"] for record in steps) / len(steps)
     assert abs(table["compute"].mean() - mean) < 1e-12
     assert pandas.DataFrame(summary.records("evaluation"))["loss"].iloc[-1] == summary["loss"]
+    table = polars.DataFrame(summary.records())
+    assert table.height == 80 and abs(table["compute"].mean() - mean) < 1e-12
+    assert polars.DataFrame(summary.records("evaluation"))["loss"][-1] == summary["loss"]
+    # Columns of several kinds have gaps, and links are lists of tables.
+    assert polars.DataFrame(summary.records(None))["samples"].null_count() == len(records) - 80

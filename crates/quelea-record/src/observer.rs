@@ -69,14 +69,14 @@ pub trait Observer: Send {
         None
     }
 
-    /// Whether ranks of a real run shall say now and then whom they wait for and what they have
+    /// Called repeatedly: how often ranks of a real run shall say whom they wait for and what they have
     /// exchanged ([`RecordKind::Account`]), and how far their models are apart
-    /// ([`RecordKind::Deviation`]).
+    /// ([`RecordKind::Deviation`]); `None`: never.
     ///
     /// [`RecordKind::Account`]: crate::RecordKind::Account
     /// [`RecordKind::Deviation`]: crate::RecordKind::Deviation
-    fn is_surveyed(&self) -> bool {
-        false
+    fn survey_interval(&self) -> Option<Time> {
+        None
     }
 }
 

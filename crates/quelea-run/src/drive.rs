@@ -256,8 +256,8 @@ impl Observer for JoinObserver<'_, '_> {
         self.recorder.rank_to_drop()
     }
 
-    fn is_surveyed(&self) -> bool {
-        self.recorder.is_surveyed()
+    fn survey_interval(&self) -> Option<Time> {
+        self.recorder.survey_interval()
     }
 }
 

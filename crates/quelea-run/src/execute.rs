@@ -20,7 +20,7 @@ use crate::files::records::RecordWriter;
 use crate::files::summary::{About, ClockKind, Summary};
 use crate::files::tensors::ModelSlices;
 use crate::prepared::PreparedRun;
-pub use crate::recorder::RunRecorder;
+pub use crate::recorder::{RunRecorder, SurveyPace};
 
 /// Whoever shows progress: sees every record.
 pub type RecordWatch<'a> = &'a mut (dyn FnMut(&Record) + Send);

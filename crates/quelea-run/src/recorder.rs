@@ -27,6 +27,9 @@ use crate::prepared::PreparedRun;
 /// The file of the best model.
 pub const BEST: &str = "best.safetensors";
 
+/// How often ranks shall say whom they wait for, asked again and again.
+pub type SurveyPace = Box<dyn Fn() -> Time + Send>;
+
 /// Records a run: writes its records, evaluates its models, writes its checkpoints.
 pub struct RunRecorder<'a> {
     prepared: &'a PreparedRun,
@@ -56,8 +59,8 @@ pub struct RunRecorder<'a> {
     has_saved: bool,
     /// What was kept of a run that was broken off, in words.
     kept: Option<String>,
-    /// Somebody looks at the run, and wants to know whom its ranks wait for.
-    is_surveyed: bool,
+    /// How often ranks say whom they wait for, where somebody may look at the run.
+    survey_pace: Option<SurveyPace>,
 }
 
 /// What is left when a run has ended well.
@@ -102,7 +105,7 @@ impl<'a> RunRecorder<'a> {
             failure: None,
             has_saved: goes_on,
             kept: None,
-            is_surveyed: false,
+            survey_pace: None,
             durable_step: prepared.resumed.as_ref().map_or(0, |resumed| resumed.step),
         }
     }
@@ -122,10 +125,10 @@ impl<'a> RunRecorder<'a> {
         self.background = None;
     }
 
-    /// Has ranks say now and then whom they wait for, what they exchange, and how far their models
+    /// Has ranks say as often as `pace` wants whom they wait for, what they exchange, and how far their models
     /// are apart.
-    pub fn survey(&mut self) {
-        self.is_surveyed = true;
+    pub fn survey(&mut self, pace: SurveyPace) {
+        self.survey_pace = Some(pace);
     }
 
     /// Records and keeps what was evaluated and written meanwhile.
@@ -376,7 +379,7 @@ impl Observer for RunRecorder<'_> {
         take_rank_to_drop()
     }
 
-    fn is_surveyed(&self) -> bool {
-        self.is_surveyed
+    fn survey_interval(&self) -> Option<Time> {
+        self.survey_pace.as_ref().map(|pace| pace())
     }
 }

@@ -50,6 +50,8 @@ fn requests() -> Vec<Vec<u8>> {
         "GET /api/records?from=3 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
         "POST /api/act?action=stop&rank=1 HTTP/1.1\r\nHost: localhost\r\nx-quelea-action: 1\r\nContent-Length: 2\r\n\r\nab",
         "GET /metrics HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer x\r\nCookie: a=b; quelea_token=y\r\n\r\n",
+        "GET /api/history?rank=1 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "GET /api/records HTTP/1.0\r\nHost: localhost\r\nLast-Event-ID: 7\r\n\r\n",
         "GET /api/curves HTTP/1.1\r\nHost: [::1]:80\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
         "GET /../../etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\nGET /api/runs HTTP/1.1\r\nHost: localhost\r\n\r\n",
     ];

@@ -46,8 +46,6 @@ const TIMES: &str = "compute █ exposed ▒ waiting ·";
 const BAR: usize = 20;
 /// Clears the screen and goes to its corner.
 const CLEAR: &str = "\x1b[H\x1b[2J";
-/// Workers that are listed on a screen of unknown height.
-const LISTED: usize = 24;
 
 fn run(_registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     let args = Args::from_arg_matches(matches)?;
@@ -71,7 +69,7 @@ fn run(_registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
             }
             Err(error) => return Err(error.into()),
         };
-        let screen = screen(&about, &state, listed.min(LISTED.max(listed)));
+        let screen = screen(&about, &state, listed);
         say(&format!("{}{screen}", if is_screen { CLEAR } else { "" }));
         if args.once || state["has_ended"] == true {
             return Ok(());

@@ -90,6 +90,21 @@ impl Browser {
         self.in_session("/actions", &json!({ "actions": [keyboard] }));
     }
 
+    /// Presses the first element that fits, with the mouse, as a person would.
+    pub fn click(&self, selector: &str) {
+        let found =
+            self.in_session("/element", &json!({ "using": "css selector", "value": selector }));
+        let id = found.as_object().and_then(|found| found.values().next()?.as_str());
+        let id = id.unwrap_or_else(|| panic!("{selector}: {found}"));
+        self.in_session(&format!("/element/{id}/click"), &json!({}));
+    }
+
+    /// Answers the question that the page asks.
+    pub fn answer(&self, is_yes: bool) {
+        let word = if is_yes { "accept" } else { "dismiss" };
+        self.in_session(&format!("/alert/{word}"), &json!({}));
+    }
+
     /// What a script returns.
     pub fn script(&self, script: &str) -> Value {
         self.in_session("/execute/sync", &json!({ "script": script, "args": [] }))
