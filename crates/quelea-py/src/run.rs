@@ -16,7 +16,7 @@ use quelea_core::optim::LearningRate;
 use quelea_core::problems::{Computed, ModelSpec};
 use quelea_core::properties::OptimizerSite;
 use quelea_core::run_spec::RunSpec;
-use quelea_net::LossPolicy;
+use quelea_net::{LossPolicy, NetOptions};
 use quelea_net::external_loop::{ExternalLoop, LoopHandle, LoopTurn, RankEnded};
 use quelea_net::process_group::Participants;
 use quelea_page::log::RunLog;
@@ -188,6 +188,13 @@ impl PyRun {
     #[getter]
     fn can_leave(&self) -> bool {
         self.place.rank != 0 && self.membership.on_loss != LossPolicy::Stop
+    }
+
+    /// Whether the others continue when rank 0's process is lost.
+    #[getter]
+    fn survives(&self) -> bool {
+        let options = NetOptions { on_loss: self.membership.on_loss, ..NetOptions::default() };
+        quelea_net::survival_refusal(&self.setup, &options).is_none()
     }
 
     /// Whether this process has left the run.

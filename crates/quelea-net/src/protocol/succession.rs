@@ -10,6 +10,7 @@ use quelea_wire::control::{ControlError, Reader, Writer};
 
 use super::fields::{read_change, read_record, write_change, write_record};
 use super::{Packet, Survival};
+use quelea_control::QuorumRule;
 
 const CLAIM: u16 = 301;
 const VOTE: u16 = 302;
@@ -20,12 +21,15 @@ const VOTE_BYTES: u64 = 4 << 20;
 
 pub(super) fn write_survival(w: Writer, survival: &Survival) -> Writer {
     let w = w.number(survival.controller).number(survival.min_workers);
+    let w = w.number(survival.quorum == QuorumRule::Any).number(survival.term);
     w.list(&survival.ranks, |w, rank| w.number(*rank))
 }
 
 pub(super) fn read_survival(r: &mut Reader<'_>) -> Result<Survival, ControlError> {
     let (controller, min_workers) = (r.small()?, r.small()?);
-    Ok(Survival { controller, min_workers, ranks: r.list(Reader::small)? })
+    let quorum = if r.flag()? { QuorumRule::Any } else { QuorumRule::Majority };
+    let term = r.small()?;
+    Ok(Survival { controller, min_workers, quorum, term, ranks: r.list(Reader::small)? })
 }
 
 fn write_entry(w: Writer, entry: &ViewEntry) -> Writer {

@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use quelea_core::message::Rank;
+use quelea_core::time::Time;
 use quelea_record::Observer;
 
 use crate::clock::RunClock;
@@ -136,10 +137,6 @@ impl Admission {
         peer: SocketAddr,
         arrived: &Mutex<Sender<Arrival>>,
     ) {
-        let send = |arrival| {
-            let arrived = arrived.lock().unwrap_or_else(PoisonError::into_inner);
-            let _ = arrived.send(arrival);
-        };
         let stream = match self.authenticate(stream) {
             Ok(stream) => stream,
             // A stranger gets no answer.
@@ -147,13 +144,28 @@ impl Admission {
                 return self.warn(format!("refused {peer}: {}", shown(&reason, WARNING_CHARS)));
             }
         };
-        let rank = match self.admit(&stream, peer) {
+        let wait = Wait::new(self.options.handshake_seconds, "a request to join");
+        match protocol::read(&stream, SMALL_BYTES, Some(wait)) {
+            Ok(word) => self.hear_word(stream, word, peer, arrived),
+            Err(error) => self.turn_away(&stream, peer, error.to_string(), false),
+        }
+    }
+
+    /// Admits one worker whose first words these are.
+    pub(crate) fn hear_word(
+        &self,
+        stream: ControlStream,
+        word: SetupMessage,
+        peer: SocketAddr,
+        arrived: &Mutex<Sender<Arrival>>,
+    ) {
+        let send = |arrival| {
+            let arrived = arrived.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = arrived.send(arrival);
+        };
+        let rank = match self.admit(&stream, word, peer) {
             Ok(rank) => rank,
-            Err((reason, elsewhere)) => {
-                self.warn(format!("refused {peer}: {}", shown(&reason, WARNING_CHARS)));
-                let _ = protocol::write(&stream, &SetupMessage::Refused { reason, elsewhere });
-                return;
-            }
+            Err((reason, elsewhere)) => return self.turn_away(&stream, peer, reason, elsewhere),
         };
         match self.prepare(&stream, rank) {
             Ok(Ok(place)) => {
@@ -166,6 +178,11 @@ impl Admission {
             }
             Err(reason) => self.lose(rank, &reason),
         }
+    }
+
+    fn turn_away(&self, stream: &ControlStream, peer: SocketAddr, reason: String, elsewhere: bool) {
+        self.warn(format!("refused {peer}: {}", shown(&reason, WARNING_CHARS)));
+        let _ = protocol::write(stream, &SetupMessage::Refused { reason, elsewhere });
     }
 
     /// A worker has left before the run: another may take its place.
@@ -184,11 +201,13 @@ impl Admission {
     }
 
     /// The rank of a worker that may take part.
-    fn admit(&self, stream: &ControlStream, peer: SocketAddr) -> Result<u32, (String, bool)> {
+    fn admit(
+        &self,
+        stream: &ControlStream,
+        word: SetupMessage,
+        peer: SocketAddr,
+    ) -> Result<u32, (String, bool)> {
         let plain = |reason: String| (reason, false);
-        let wait = Wait::new(self.options.handshake_seconds, "a request to join");
-        let word = protocol::read(stream, SMALL_BYTES, Some(wait));
-        let word = word.map_err(|e| plain(e.to_string()))?;
         let (wish, key) = match word {
             SetupMessage::Join { rank, key } => (SeatWish::of(rank), key),
             SetupMessage::StandBy { key } => (SeatWish::Lost, key),
@@ -270,7 +289,9 @@ impl Admission {
         let Admission { run, open, timeline, .. } = *self;
         let (late, job) = (self.has_begun.load(Ordering::Acquire), self.job.clone());
         let shares = self.options.transport == TransportKind::Auto;
-        let welcome = SetupMessage::Welcome { run, rank, open, timeline, late, shares, job };
+        let reconnect = Time::from_seconds(self.options.reconnect_seconds);
+        let welcome =
+            SetupMessage::Welcome { run, rank, open, timeline, late, shares, reconnect, job };
         let text = |error: PacketError| error.to_string();
         prepare(stream.socket(), self.options.connect_seconds).map_err(|e| e.to_string())?;
         protocol::write(stream, &welcome).map_err(text)?;
