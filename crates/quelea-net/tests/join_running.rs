@@ -267,8 +267,8 @@ fn slow_entrance(coordinator: String, held: Arc<AtomicBool>, released: Receiver<
 fn the_others_train_while_the_state_of_a_joiner_is_on_its_way() {
     for name in ["ad-psgd", "aladdin"] {
         // More than the connection holds.
-        let dimensions = 6_000_000;
-        let run = Run { spare: 1, dimensions, ..Run::of(name, 2).steps(120) };
+        let (dimensions, bucket_bytes) = (4_000_000, 1 << 30);
+        let run = Run { spare: 1, dimensions, bucket_bytes, ..Run::of(name, 2).steps(60) };
         let coordinator = coordinator(NetOptions { on_loss: CONTINUE, ..NetOptions::default() });
         let (begin, begun) = channel();
         let (release, released) = channel();
@@ -286,10 +286,12 @@ fn the_others_train_while_the_state_of_a_joiner_is_on_its_way() {
         });
         let hosted = Hosted { workers: vec![0, 1] };
         let ended = std::thread::scope(|scope| {
-            let address = &address;
+            let (address, joined) = (&address, &run);
             let joiner = scope.spawn(move || {
                 begun.recv().expect("it begins");
-                worker(address, None)
+                let options = NetOptions { entrance_seconds: 120.0, ..NetOptions::default() };
+                let build = &mut |_: &[u8]| Ok((joined.setup(), gradients(joined)));
+                join(address, None, &options, build)
             });
             let ended =
                 coordinator.run(run.job(), &run.setup(), &gradients(&run), &hosted, &mut watch);

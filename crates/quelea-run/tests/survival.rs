@@ -12,7 +12,10 @@ fn prepared(settings: &str) -> PreparedRun {
 
 #[test]
 fn why_the_loss_of_the_coordinator_would_end_the_run_is_known_before_it_starts() {
-    let why = |settings: &str| prepared(settings).survival_refusal().unwrap_or_default();
+    let why = |settings: &str| {
+        let settings = format!("algorithm.name = \"d-psgd\"\n{settings}");
+        prepared(&settings).survival_refusal().unwrap_or_default()
+    };
     assert_eq!(why("workers = 3"), "");
     assert!(why("workers = 2").contains("with 2 of them"), "{}", why("workers = 2"));
     assert_eq!(why("workers = 2\nmembership.quorum = \"any\""), "");
@@ -20,6 +23,8 @@ fn why_the_loss_of_the_coordinator_would_end_the_run_is_known_before_it_starts()
     assert!(stop.contains("`membership.on_loss`"), "{stop}");
     let mpi = why("workers = 4\ntransport = \"mpi\"");
     assert!(mpi.contains("MPI"), "{mpi}");
+    let served = prepared("workers = 4\nalgorithm.name = \"asp\"").survival_refusal();
+    assert!(served.expect("it has servers").contains("servers"));
 }
 
 #[test]
