@@ -71,7 +71,8 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !holds() {
         assert!(begun.elapsed() < LIMIT, "waited too long until {what}");
-        std::thread::yield_now();
+        // The processes that are waited for need the cores.
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -255,17 +256,18 @@ fn a_worker_joins_at_the_address_of_any_other_before_and_after_a_take_over() {
     let join = |place: &str, rank: &str, port: &str| {
         let out = format!("left-{rank}");
         let words = ["join", place, "--rank", rank, "--quiet", "--out", &out];
-        let words = [&words[..], &["--listen-port", port]].concat();
+        let listens: &[&str] = if port.is_empty() { &[] } else { &["--listen-port", port] };
+        let words = [&words[..], listens].concat();
         quelea(folder.path(), &words, &[]).spawn().expect("started")
     };
-    let mut heir = join(&address, "0", "0");
+    let mut heir = join(&address, "0", "");
     let mut member = join(&address, "1", &port);
-    let mut lost = join(&address, "2", "0");
+    let mut lost = join(&address, "2", "");
     let member_address = format!("127.0.0.1:{port}");
     until("it has begun", || recorded(&folder.path().join("run")) > 0);
     kill(&[lost.id()]);
     lost.wait().expect("it was killed");
-    let mut second = join(&member_address, "2", "0");
+    let mut second = join(&member_address, "2", "");
     let first_part = folder.path().join("run");
     until("another has joined before", || has_joined(&records(&first_part), 2));
     kill(&[serve.id()]);
@@ -274,7 +276,7 @@ fn a_worker_joins_at_the_address_of_any_other_before_and_after_a_take_over() {
     until("rank 0 has taken over", || records(&rest).contains("\"kind\":\"took_over\""));
     kill(&[second.id()]);
     second.wait().expect("it was killed");
-    let mut third = join(&member_address, "2", "0");
+    let mut third = join(&member_address, "2", "");
     until("another has joined afterwards", || has_joined(&records(&rest), 2));
     for process in [&mut heir, &mut member, &mut third] {
         assert!(process.wait().expect("it ends").success());
@@ -299,16 +301,20 @@ fn two_of_four_without_their_coordinator_end_with_their_models_and_say_whom_they
     stop(serve.id());
     kill(&[joined[0].id(), joined[2].id()]);
     kill(&[serve.id()]);
+    let mut first = 0;
     for rank in [3, 1] {
         let output = joined.remove(rank).wait_with_output().expect("it ends");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(75), "{said}");
-        let missing = "ranks 0, 2 cannot be reached: 2 of 4 workers are no quorum";
-        assert!(said.contains(missing), "{said}");
+        // Whoever ends second may have seen the end of the first.
+        let missing = ["0, 2 cannot be reached: 2 of 4", "0, 1, 2 cannot be", "0, 2, 3 cannot be"];
+        assert!(missing.iter().any(|missing| said.contains(missing)), "{said}");
+        first += usize::from(said.contains(missing[0]));
         let model = format!("left-{rank}/aborted.safetensors");
         assert!(folder.path().join(&model).exists(), "{said}");
         assert!(said.contains(&model), "{said}");
     }
+    assert!(first > 0, "one of them ended first");
     joined.iter_mut().for_each(|child| drop(child.wait()));
     let _ = serve.wait();
 }
