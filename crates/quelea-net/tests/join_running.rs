@@ -273,8 +273,7 @@ fn the_others_train_while_the_state_of_a_joiner_is_on_its_way() {
         let (begin, begun) = channel();
         let (release, released) = channel();
         let held = Arc::new(AtomicBool::new(false));
-        let address =
-            slow_entrance(coordinator.address().to_string(), Arc::clone(&held), released);
+        let address = slow_entrance(coordinator.address().to_string(), Arc::clone(&held), released);
         let (mut begin, mut held_at) = (Some(begin), None);
         let mut watch = Watch::calling(move |done| {
             if done >= 10 {

@@ -172,8 +172,9 @@ fn random_times(
         cells.push(cell(family.name, "at random times", simulated));
         cells.push(cell(family.name, "from one failure", follows));
     }
-    let title =
-        format!("{RANDOM_WORKERS} workers, {mean} s between failures: goodput in percent, two ways");
+    let title = format!(
+        "{RANDOM_WORKERS} workers, {mean} s between failures: goodput in percent, two ways"
+    );
     report.tables.push(ReportTable { title, cells });
     Ok(())
 }

@@ -16,9 +16,9 @@ use quelea_core::optim::LearningRate;
 use quelea_core::problems::{Computed, ModelSpec};
 use quelea_core::properties::OptimizerSite;
 use quelea_core::run_spec::RunSpec;
-use quelea_net::{LossPolicy, NetOptions};
 use quelea_net::external_loop::{ExternalLoop, LoopHandle, LoopTurn, RankEnded};
 use quelea_net::process_group::Participants;
+use quelea_net::{LossPolicy, NetOptions};
 use quelea_page::log::RunLog;
 use quelea_run::prepared::run_spec;
 

@@ -16,8 +16,8 @@ use std::time::Instant;
 use quelea_record::Record;
 
 use disturber::Disturber;
-use ledger::{Heard, Ledger};
 pub use invariants::RecordInvariants;
+use ledger::{Heard, Ledger};
 pub use ledger::{Incident, IncidentKind};
 
 /// What is done to the processes of a run.

@@ -14,8 +14,7 @@ const ALGORITHMS: [&str; 8] =
 
 /// Those whose workers share the data: each batch of every epoch must be confirmed exactly once.
 const SHARING: [&str; 3] = ["ad-psgd", "aladdin", "asp"];
-const SHARED: [&str; 4] =
-    ["workers=8", "task.name=logistic", "data=shared", "task.compute_ms=20"];
+const SHARED: [&str; 4] = ["workers=8", "task.name=logistic", "data=shared", "task.compute_ms=20"];
 
 /// Every worker has the same minimum: whose gradients are missing for a while does not matter.
 const SETTINGS: [&str; 6] = [

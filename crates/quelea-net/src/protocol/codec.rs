@@ -381,8 +381,8 @@ impl Packet for RankEvent {
 #[cfg(test)]
 mod tests {
     use super::super::Survival;
-    use quelea_control::QuorumRule;
     use super::*;
+    use quelea_control::QuorumRule;
     use quelea_control::RankSurvey;
     use quelea_core::message::Rank;
     use quelea_core::state::Saved;

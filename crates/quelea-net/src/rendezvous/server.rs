@@ -29,8 +29,7 @@ use crate::rendezvous::admission::{Admission, Arrival};
 use crate::rendezvous::joiners::Joiners;
 use crate::rendezvous::listener::{GuardedListener, WhenBusy};
 use crate::rendezvous::starting::{
-    attend_workers, begin_worker, control_links, residents, run_number, send_states,
-    vector_lengths,
+    attend_workers, begin_worker, control_links, residents, run_number, send_states, vector_lengths,
 };
 use crate::rendezvous::worker_reader::EventLimits;
 use crate::survival;

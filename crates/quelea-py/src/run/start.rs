@@ -172,8 +172,7 @@ impl RankStart {
                 }
             };
         let place = place.to_string();
-        let ended =
-            quelea_net::join_as_heir(&place, Some(rank), options, &mut build, &mut heir);
+        let ended = quelea_net::join_as_heir(&place, Some(rank), options, &mut build, &mut heir);
         match (heir.failure, ended) {
             (Some(failure), _) => Err(failure),
             (None, ended) => ended.map_err(|error| error.to_string()),

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use quelea_net::{DriveOn, Heir, TakeOver};
 use quelea_record::{Record, RecordKind, ResumePoint, SalvagedModel};
 
-use super::processes::{self, ProcessOptions, Supervisor, Watching};
 use super::Joining;
+use super::processes::{self, ProcessOptions, Supervisor, Watching};
 use crate::error::RunError;
 use crate::execute::execute;
 use crate::files::aborted::{ABORTED, Salvaged};

@@ -16,7 +16,9 @@ use crate::protocol::{self, PacketError, SMALL_BYTES, SetupMessage, Wait};
 use crate::rendezvous::listener::{GuardedListener, WhenBusy};
 use crate::transport::shared_memory::SharedPair;
 use crate::transport::tls::LinkSocket;
-use crate::transport::{JoinPlace, MeshPlan, RankEndpoint, RankLinks, SharedMemory, SharedOffer, Transport};
+use crate::transport::{
+    JoinPlace, MeshPlan, RankEndpoint, RankLinks, SharedMemory, SharedOffer, Transport,
+};
 use quelea_control::{RankEvent, WARNING_CHARS, shown};
 
 use super::near::{self, Dialled};

@@ -9,9 +9,9 @@
 //! ([`StreamLink::resume`]). The listener answers nothing itself: only the rank's own thread knows how
 //! many frames it has.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -176,6 +176,9 @@ impl Dialler {
     }
 }
 
+/// The ways to links that may be restored, by (peer, own).
+type WaitingLinks = BTreeMap<(Rank, Rank), UnboundedSender<Reconnection>>;
+
 /// Connections that take the place of broken ones, on their way to the links. Clones are the same.
 #[derive(Clone, Debug)]
 pub(super) struct Returns {
@@ -184,7 +187,7 @@ pub(super) struct Returns {
     /// Whether those within one machine are.
     restores_near: bool,
     /// To the links, by (peer, own).
-    waiting: Arc<Mutex<BTreeMap<(Rank, Rank), UnboundedSender<Reconnection>>>>,
+    waiting: Arc<Mutex<WaitingLinks>>,
 }
 
 impl Returns {
@@ -218,7 +221,7 @@ impl Returns {
         Ok(link)
     }
 
-    fn waiting(&self) -> MutexGuard<'_, BTreeMap<(Rank, Rank), UnboundedSender<Reconnection>>> {
+    fn waiting(&self) -> MutexGuard<'_, WaitingLinks> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -116,7 +116,9 @@ impl Supervisor {
         let (used, restarts) = (crew.used, crew.restarts);
         let state = SeatState::Due(Instant::now());
         crew.seats.insert(rank, Seat { state, deaths_at_once: 0 });
-        crew.say(format!("worker {rank} was lost; it is started again (restart {used} of {restarts})"));
+        crew.say(format!(
+            "worker {rank} was lost; it is started again (restart {used} of {restarts})"
+        ));
     }
 
     /// Looks after the processes on a thread of its own, where some may be started again.
