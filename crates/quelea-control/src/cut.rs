@@ -72,6 +72,8 @@ enum Stage {
     Resting { step: u64 },
     /// All ranks have saved; they continue when it is written.
     Writing { step: u64 },
+    /// All ranks of a synchronous run have saved; they continue when enough workers have joined.
+    Holding,
 }
 
 impl CutAgreement {
@@ -118,8 +120,21 @@ impl Controller {
         if durable != std::mem::replace(&mut self.cutting.durable, durable) && held {
             self.order(Recipient::All, Command::Durable(durable));
         }
-        if matches!(self.cutting.stage, Stage::Writing { step } if step <= durable) {
+        self.attend_short_handed();
+        if matches!(self.cutting.stage, Stage::Holding) && !self.is_held_for_joiners() {
             self.cutting.stage = Stage::None;
+            self.end_holding();
+            self.let_in(observer);
+            if !self.members.is_changing() {
+                self.order(Recipient::All, Command::Continue);
+            }
+        }
+        let is_written = matches!(self.cutting.stage, Stage::Writing { step } if step <= durable);
+        if is_written && !self.is_held_for_joiners() {
+            self.cutting.stage = Stage::None;
+            if self.members.waiting.short_since.is_some() {
+                self.end_holding();
+            }
             self.enter(RunPhase::Running);
             self.order(Recipient::All, Command::Continue);
             if self.members.waiting.are_due() {
@@ -382,7 +397,12 @@ impl Controller {
         }
         if self.members.notices.are_due() {
             self.let_go(observer);
+        } else if !rests && self.is_held_for_joiners() {
+            self.cutting.stage = Stage::Holding;
         } else if !rests && self.members.waiting.are_due() {
+            if self.members.waiting.short_since.is_some() {
+                self.end_holding();
+            }
             self.let_in(observer);
         } else if !rests && self.cutting.holds {
             // Whoever wanted to join is gone.

@@ -35,6 +35,8 @@ pub struct NetOptions {
     pub compute_factor: f64,
     /// How long what is pending may take to arrive after the last gradient.
     pub drain_seconds: f64,
+    /// How long a run with fewer workers than its loss policy wants waits for others to join; 0: it ends.
+    pub joiner_seconds: f64,
     /// Whether every rank's report has its parameters and its model. Scripts that keep their own
     /// need not wait until all of them have travelled. The same for all processes of a run.
     pub report_models: bool,
@@ -73,6 +75,7 @@ impl NetOptions {
                 ..ComputeLimits::default()
             },
             drain_seconds: self.drain_seconds,
+            joiner_seconds: self.joiner_seconds,
             report_models: self.report_models,
         }
     }
@@ -91,6 +94,7 @@ impl Default for NetOptions {
             compute_seconds: ComputeLimits::default().ceiling_seconds,
             compute_factor: ComputeLimits::default().factor,
             drain_seconds: 30.0,
+            joiner_seconds: 0.0,
             report_models: true,
             on_loss: LossPolicy::Stop,
             quorum: QuorumRule::default(),

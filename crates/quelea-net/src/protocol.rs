@@ -130,6 +130,8 @@ pub(crate) struct Survival {
     pub(crate) ranks: Vec<u32>,
     /// As long as there are so many workers, the run continues.
     pub(crate) min_workers: u32,
+    /// How long workers that join are waited for where there are fewer.
+    pub(crate) joiner_wait: Time,
     /// Who may continue without the others.
     pub(crate) quorum: QuorumRule,
     /// The controller's term; it grows with every take-over.

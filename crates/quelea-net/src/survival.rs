@@ -2,6 +2,7 @@
 
 use quelea_control::{LossPolicy, NO_RANK, QuorumRule};
 use quelea_core::run_spec::RunSpec;
+use quelea_core::time::Time;
 
 use crate::controller::FIRST_TERM;
 use crate::options::NetOptions;
@@ -48,5 +49,7 @@ pub(crate) fn survival(
     let ranks: Vec<u32> = here.iter().map(|links| links.rank.0).collect();
     let controller = ranks.first().copied().unwrap_or(NO_RANK);
     let min_workers = u32::try_from(min_workers).unwrap_or(u32::MAX);
-    Some(Survival { controller, ranks, min_workers, quorum: options.quorum, term: FIRST_TERM })
+    let joiner_wait = Time::from_seconds(options.joiner_seconds);
+    let (quorum, term) = (options.quorum, FIRST_TERM);
+    Some(Survival { controller, ranks, min_workers, joiner_wait, quorum, term })
 }

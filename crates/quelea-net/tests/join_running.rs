@@ -228,6 +228,60 @@ fn a_worker_joins_beside_all_others() {
     }
 }
 
+/// A run of three that wants three: when one is killed, the others wait for another.
+#[test]
+fn where_too_few_workers_are_left_the_others_wait_for_one_that_joins() {
+    for name in ["allreduce", "ad-psgd"] {
+        let run = Run::of(name, WORKERS).steps(STEPS);
+        let min_workers = WORKERS;
+        let coordinator = coordinator(NetOptions {
+            on_loss: LossPolicy::Continue { min_workers },
+            joiner_seconds: 120.0,
+            ..NetOptions::default()
+        });
+        let address = coordinator.address().to_string();
+        let mut victim = child(&address);
+        let killed: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
+        let mut watch = killer(victim.id(), killed);
+        let hosted = Hosted { workers: vec![0, 1, 2] };
+        let ended = std::thread::scope(|scope| {
+            let address = &address;
+            scope.spawn(move || {
+                while !killed.load(Ordering::SeqCst) {
+                    std::thread::yield_now();
+                }
+                while let Err(NetError::Refused { .. }) = worker(address, None) {}
+            });
+            coordinator.run(run.job(), &run.setup(), &gradients(&run), &hosted, &mut watch)
+        });
+        let _ = victim.wait();
+        let outcome = ended.unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(outcome.ranks.iter().all(|rank| !rank.lost), "{name}: {:?}", outcome.warnings);
+        let waited = outcome.warnings.iter().any(|text| text.contains("waited up to 120 s"));
+        assert!(waited, "{name}: {:?}", outcome.warnings);
+        let is_joined = |record: &quelea_record::Record| record.event == RecordKind::Joined;
+        assert_eq!(watch.records.iter().filter(|record| is_joined(record)).count(), 1, "{name}");
+    }
+}
+
+#[test]
+fn where_nobody_joins_in_time_the_run_ends_and_says_so() {
+    let run = Run::of("d-psgd", WORKERS).steps(100 * STEPS);
+    let coordinator = coordinator(NetOptions {
+        on_loss: LossPolicy::Continue { min_workers: WORKERS },
+        joiner_seconds: 1.0,
+        ..NetOptions::default()
+    });
+    let mut victim = child(&coordinator.address().to_string());
+    let killed: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
+    let mut watch = killer(victim.id(), killed);
+    let hosted = Hosted { workers: vec![0, 1, 2] };
+    let ended = coordinator.run(run.job(), &run.setup(), &gradients(&run), &hosted, &mut watch);
+    let _ = victim.wait();
+    let error = ended.expect_err("nobody joins").to_string();
+    assert!(error.contains("within 1 s too few joined"), "{error}");
+}
+
 /// The number of the packet that has a joiner's state.
 const RESUME: u16 = 13;
 

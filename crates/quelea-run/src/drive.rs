@@ -131,6 +131,7 @@ impl OpenRendezvous {
             .on_loss(prepared.loss_policy())
             .silence(prepared.silence_limits())
             .quorum(prepared.config.quorum())
+            .await_joiners(prepared.config.membership.real("wait_seconds"))
             .reconnect(prepared.config.membership.real("reconnect_seconds"))
             .transport(prepared.config.transport);
         let job = run.name_job(&prepared.job());

@@ -531,7 +531,8 @@ mod tests {
         comes_back(SetupMessage::Start { zero: Time(8), schedule, survival: None });
         let quorum = QuorumRule::Any;
         let (controller, ranks, min_workers, term) = (0, vec![0, 2], 1, 3);
-        let survival = Some(Survival { controller, ranks, min_workers, quorum, term });
+        let joiner_wait = Time(7);
+        let survival = Some(Survival { controller, ranks, min_workers, joiner_wait, quorum, term });
         comes_back(SetupMessage::Start { zero: Time(8), schedule, survival });
         comes_back(SetupMessage::Control { run: 1, from: 2, to: 3 });
         comes_back(SetupMessage::Redirect { address: "10.0.0.1:4711".into() });

@@ -146,6 +146,12 @@ impl Coordinator {
         self
     }
 
+    /// How long the run waits for workers to join where fewer are left than it wants; 0: it ends.
+    pub fn await_joiners(mut self, seconds: f64) -> Coordinator {
+        self.options.joiner_seconds = seconds;
+        self
+    }
+
     /// Who may continue when this process is lost.
     pub fn quorum(mut self, rule: QuorumRule) -> Coordinator {
         self.options.quorum = rule;

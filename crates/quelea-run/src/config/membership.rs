@@ -16,7 +16,12 @@ pub const MEMBERSHIP: &[OptionSpec] = &[
     OptionSpec {
         name: "min_workers",
         kind: OptionKind::Whole { default: 1, min: 1, max: 100_000 },
-        help: "below this many workers the run stops and saves what it can",
+        help: "below this many workers the run waits for others to join, and then stops and saves what it can",
+    },
+    OptionSpec {
+        name: "wait_seconds",
+        kind: OptionKind::Real { default: 0.0, min: 0.0, max: 1e6 },
+        help: "for how long a run with fewer than `min_workers` waits for others to join; 0 = not at all",
     },
     OptionSpec {
         name: "max_workers",
@@ -72,6 +77,7 @@ impl Config {
             on_loss: self.loss_policy(),
             silence: self.silence_limits(),
             quorum: self.quorum(),
+            joiner_seconds: self.membership.real("wait_seconds"),
             reconnect_seconds: self.membership.real("reconnect_seconds"),
             transport: self.transport,
             ..NetOptions::default()

@@ -45,6 +45,7 @@ impl Survivor<'_> {
         let mut context = self.config.context.clone();
         let min_workers = self.config.survival.min_workers as usize;
         context.options.on_loss = LossPolicy::Continue { min_workers };
+        context.options.joiner_seconds = self.config.survival.joiner_wait.seconds();
         let taken = TakeOver {
             rank: own,
             before: Some(inheritance.before).filter(|rank| *rank != NO_RANK),
