@@ -4,6 +4,7 @@
 //! proposes. Any other run comes to rest, is saved, and continues.
 
 mod evaluation;
+mod held;
 mod inherited;
 mod late;
 
@@ -120,28 +121,7 @@ impl Controller {
         if durable != std::mem::replace(&mut self.cutting.durable, durable) && held {
             self.order(Recipient::All, Command::Durable(durable));
         }
-        self.attend_short_handed();
-        if matches!(self.cutting.stage, Stage::Holding) && !self.is_held_for_joiners() {
-            self.cutting.stage = Stage::None;
-            self.end_holding();
-            self.let_in(observer);
-            if !self.members.is_changing() {
-                self.order(Recipient::All, Command::Continue);
-            }
-        }
-        let is_written = matches!(self.cutting.stage, Stage::Writing { step } if step <= durable);
-        if is_written && !self.is_held_for_joiners() {
-            self.cutting.stage = Stage::None;
-            if self.members.waiting.short_since.is_some() {
-                self.end_holding();
-            }
-            self.enter(RunPhase::Running);
-            self.order(Recipient::All, Command::Continue);
-            if self.members.waiting.are_due() {
-                self.let_in(observer);
-            }
-            self.end_if_finished();
-        }
+        self.continue_after_cut(durable, observer);
         self.agree_on_cut();
         self.give_way_to_gathering();
         // Parts of different views do not fit together.

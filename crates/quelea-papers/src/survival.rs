@@ -33,18 +33,18 @@ pub const EXPERIMENT: Experiment = Experiment {
 const PAPER: &str = "no paper: what a crash and a spare in its place cost in the virtual cluster";
 
 /// One algorithm of each family, with its settings.
-struct Family {
+struct SurvivalFamily {
     name: &'static str,
     settings: &'static [(&'static str, &'static str)],
 }
 
 // The rows of this experiment are algorithms, one of each family.
-const FAMILIES: [Family; 5] = [
-    Family { name: "allreduce", settings: &[("algorithm.collective", "halving-doubling")] },
-    Family { name: "local-sgd", settings: &[("algorithm.collective", "halving-doubling")] },
-    Family { name: "d-psgd", settings: &[("topology.name", "one-peer-exponential")] },
-    Family { name: "ad-psgd", settings: &[] },
-    Family { name: "aladdin", settings: &[] },
+const FAMILIES: [SurvivalFamily; 5] = [
+    SurvivalFamily { name: "allreduce", settings: &[("algorithm.collective", "halving-doubling")] },
+    SurvivalFamily { name: "local-sgd", settings: &[("algorithm.collective", "halving-doubling")] },
+    SurvivalFamily { name: "d-psgd", settings: &[("topology.name", "one-peer-exponential")] },
+    SurvivalFamily { name: "ad-psgd", settings: &[] },
+    SurvivalFamily { name: "aladdin", settings: &[] },
 ];
 
 /// Parameters of the model, milliseconds of a gradient, Gbit/s and microseconds of a link.
@@ -66,7 +66,7 @@ const MEANS: [(&str, f64); 5] =
 const RANDOM_STEPS: u64 = 900;
 const RANDOM_WORKERS: usize = 16;
 
-impl Family {
+impl SurvivalFamily {
     fn trial(&self, workers: usize) -> Trial {
         let trial = Trial::new(self.name, workers, PARAMETERS)
             .set("cluster.compute_ms", COMPUTE_MS)

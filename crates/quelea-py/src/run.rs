@@ -1,3 +1,4 @@
+// long: the methods of one class of the Python module
 //! One rank of a run whose outer loop is the training script.
 
 mod changes;
@@ -16,9 +17,9 @@ use quelea_core::optim::LearningRate;
 use quelea_core::problems::{Computed, ModelSpec};
 use quelea_core::properties::OptimizerSite;
 use quelea_core::run_spec::RunSpec;
+use quelea_net::LossPolicy;
 use quelea_net::external_loop::{ExternalLoop, LoopHandle, LoopTurn, RankEnded};
 use quelea_net::process_group::Participants;
-use quelea_net::{LossPolicy, NetOptions};
 use quelea_page::log::RunLog;
 use quelea_run::prepared::run_spec;
 
@@ -193,8 +194,7 @@ impl PyRun {
     /// Whether the others continue when rank 0's process is lost.
     #[getter]
     fn survives(&self) -> bool {
-        let options = NetOptions { on_loss: self.membership.on_loss, ..NetOptions::default() };
-        quelea_net::survival_refusal(&self.setup, &options).is_none()
+        self.membership.survives(&self.setup)
     }
 
     /// Whether this process has left the run.

@@ -47,6 +47,14 @@ impl Membership {
     }
 }
 
+impl Membership {
+    /// Whether the others continue when the process that controls the run is lost.
+    pub(super) fn survives(&self, setup: &RunSpec) -> bool {
+        let options = NetOptions { on_loss: self.on_loss, ..NetOptions::default() };
+        quelea_net::survival_refusal(setup, &options).is_none()
+    }
+}
+
 /// Refuses restarts in a run that nobody could join again.
 pub(super) fn check_restarts(
     restarts: u32,
