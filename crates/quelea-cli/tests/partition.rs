@@ -11,7 +11,7 @@ const HOSTS: u32 = 8;
 /// The status of a process that ends because too few others are within reach.
 const NO_QUORUM: i32 = 75;
 
-/// A run over eight hosts, the first so many on one side, with the coordinator on host `at`; the sides are parted
+/// A run over eight hosts, the first `first` of them on one side, with the coordinator on host `at`; the sides are parted
 /// once it trains.
 fn parted(first: u32, at: u32) -> Option<Lab> {
     let words = [HOSTS.to_string(), first.to_string()];

@@ -306,7 +306,7 @@ fn two_of_four_without_their_coordinator_end_with_their_models_and_say_whom_they
         let output = joined.remove(rank).wait_with_output().expect("it ends");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(75), "{said}");
-        // Whoever ends second may have seen the end of the first.
+        // The one that ends second may have seen the end of the first.
         let missing = ["0, 2 cannot be reached: 2 of 4", "0, 1, 2 cannot be", "0, 2, 3 cannot be"];
         assert!(missing.iter().any(|missing| said.contains(missing)), "{said}");
         first += usize::from(said.contains(missing[0]));

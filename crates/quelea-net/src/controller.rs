@@ -294,7 +294,7 @@ impl ControllerDriver {
         }
     }
 
-    /// A worker that reads its state says nothing; whether it reads is seen by whoever writes.
+    /// A worker that reads its state says nothing; whether it reads is seen by the thread that writes.
     fn vouch_for_entering(&mut self) {
         for (rank, link) in self.links.iter().enumerate() {
             if let ControlLink::Entering(_) = link {

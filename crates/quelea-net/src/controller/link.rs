@@ -60,7 +60,7 @@ impl ControlLink {
 }
 
 impl ControlLink {
-    /// Says something about others who join. Whoever is gone is noticed by its reader.
+    /// Says something about others who join. A process that is gone is noticed by its reader.
     pub(crate) fn mention(&mut self, word: &SetupMessage) {
         match self {
             ControlLink::Remote(stream) => drop(protocol::write(stream, word)),

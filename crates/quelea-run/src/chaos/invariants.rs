@@ -32,7 +32,7 @@ pub struct RecordInvariants {
 }
 
 impl RecordInvariants {
-    /// For the records of a whole run, which begins with so many workers.
+    /// For the records of a whole run, which begins with this number of workers.
     pub fn of_run(workers: usize) -> RecordInvariants {
         let there = RankState { is_there: Some(true), ..RankState::default() };
         let ranks = (0..workers as u32).map(|rank| (rank, there)).collect();

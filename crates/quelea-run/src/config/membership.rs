@@ -32,7 +32,7 @@ pub const MEMBERSHIP: &[OptionSpec] = &[
         name: "quorum",
         kind: OptionKind::Choice(&["majority", "any"]),
         help: "who continues when the coordinator is lost or the network parts: more than half of the workers \
-               (or half with the coordinator), or whoever is left, on a network that does not part",
+               (or half with the coordinator), or those who are left, on a network that does not part",
     },
     OptionSpec {
         name: "reconnect_seconds",

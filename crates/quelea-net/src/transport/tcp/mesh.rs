@@ -227,7 +227,7 @@ impl Guard {
         match self.plan.doors.joining() {
             JoinPlace::Here(hear) => hear(stream.into_control(), word, peer),
             JoinPlace::There(address) => {
-                // Whoever does not hear it any more needs no answer.
+                // A visitor that does not hear it any more needs no answer.
                 let _ = protocol::write(&stream, &SetupMessage::Redirect { address });
             }
             JoinPlace::Nowhere => {
