@@ -62,10 +62,22 @@ pub fn run(
     Ok(())
 }
 
-/// Says before a run of several processes what the loss of this one would mean, where that is its end.
+/// Says before a run of several processes whose loss would be its end.
 pub fn say_whether_it_survives(prepared: &PreparedRun, output: &Output) {
-    if let (Some(why), false) = (prepared.setup.takeover_refusal(), output.quiet) {
+    if output.quiet {
+        return;
+    }
+    if let Some(why) = prepared.survival_refusal() {
         mention(&format!("should this process be lost, the run ends with it: {why}"));
+    }
+    let ranks = prepared.irreplaceable();
+    if !ranks.is_empty() {
+        let ranks: Vec<String> = ranks.iter().map(u32::to_string).collect();
+        mention(&format!(
+            "should the process of rank {} be lost, the run ends with it: it mixes for its host \
+             (`topology.within_host`), and nobody can take over the state of the algorithm there",
+            ranks.join(" or ")
+        ));
     }
 }
 

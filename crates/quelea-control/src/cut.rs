@@ -4,6 +4,7 @@
 //! proposes. Any other run comes to rest, is saved, and continues.
 
 mod evaluation;
+mod held;
 mod inherited;
 mod late;
 
@@ -72,6 +73,8 @@ enum Stage {
     Resting { step: u64 },
     /// All ranks have saved; they continue when it is written.
     Writing { step: u64 },
+    /// All ranks of a synchronous run have saved; they continue when enough workers have joined.
+    Holding,
 }
 
 impl CutAgreement {
@@ -118,15 +121,7 @@ impl Controller {
         if durable != std::mem::replace(&mut self.cutting.durable, durable) && held {
             self.order(Recipient::All, Command::Durable(durable));
         }
-        if matches!(self.cutting.stage, Stage::Writing { step } if step <= durable) {
-            self.cutting.stage = Stage::None;
-            self.enter(RunPhase::Running);
-            self.order(Recipient::All, Command::Continue);
-            if self.members.waiting.are_due() {
-                self.let_in(observer);
-            }
-            self.end_if_finished();
-        }
+        self.continue_after_cut(durable, observer);
         self.agree_on_cut();
         self.give_way_to_gathering();
         // Parts of different views do not fit together.
@@ -382,7 +377,12 @@ impl Controller {
         }
         if self.members.notices.are_due() {
             self.let_go(observer);
+        } else if !rests && self.is_held_for_joiners() {
+            self.cutting.stage = Stage::Holding;
         } else if !rests && self.members.waiting.are_due() {
+            if self.members.waiting.short_since.is_some() {
+                self.end_holding();
+            }
             self.let_in(observer);
         } else if !rests && self.cutting.holds {
             // Whoever wanted to join is gone.

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 
 use quelea_core::message::Rank;
+use quelea_core::time::Time;
 use quelea_record::{
     Observer, RankCheckpoint, RankReport, Record, RecordKind, Request, ResumePoint,
 };
@@ -57,6 +58,8 @@ pub(crate) struct Waiting {
     sponsored: Option<SponsoredState>,
     /// Those who have entered, for the driver.
     entrances: Vec<Entrance>,
+    /// Since when there are fewer workers than the run wants, and others are waited for.
+    pub(crate) short_since: Option<Time>,
 }
 
 impl Waiting {
@@ -68,12 +71,23 @@ impl Waiting {
 
     /// Whether nobody wants to join or is about to.
     pub(crate) fn is_empty(&self) -> bool {
-        self.ranks.is_empty() && self.entering.is_empty() && self.sponsored.is_none()
+        let is_wanted = !self.ranks.is_empty() || !self.entering.is_empty();
+        !is_wanted && self.sponsored.is_none() && self.short_since.is_none()
+    }
+
+    /// How many wait to join.
+    pub(crate) fn count(&self) -> usize {
+        self.ranks.len()
+    }
+
+    /// All who wait enter with the cut that is under way.
+    pub(crate) fn enter_all(&mut self) {
+        self.entering = self.ranks.iter().copied().collect();
     }
 
     /// Whether somebody enters with the cut that is under way.
     pub(crate) fn are_due(&self) -> bool {
-        !self.entering.is_empty()
+        !self.entering.is_empty() || self.short_since.is_some()
     }
 
     /// These were about to enter, and wait again.
@@ -143,8 +157,8 @@ impl Controller {
     /// What those who wait to join request: a cut at which they enter.
     pub(crate) fn request_of_joiners(&mut self) -> Request {
         let waiting = &mut self.members.waiting;
-        waiting.entering = waiting.ranks.iter().copied().collect();
-        if waiting.entering.is_empty() { Request::Continue } else { Request::Checkpoint }
+        waiting.enter_all();
+        if waiting.are_due() { Request::Checkpoint } else { Request::Continue }
     }
 
     /// Keeps the state that the lowest worker has saved at the cut after `cut` steps, for those who enter.

@@ -79,6 +79,7 @@ mod quorum;
 mod rank;
 mod salvage;
 mod seat;
+mod short_handed;
 mod silence;
 mod succession;
 mod survey;

@@ -16,6 +16,8 @@ pub struct ControlLimits {
     pub compute: ComputeLimits,
     /// How long what is pending may take to arrive after the last gradient.
     pub drain_seconds: f64,
+    /// How long a run with fewer workers than it wants waits for others to join; 0: not at all.
+    pub joiner_seconds: f64,
     /// Whether every rank's report has its parameters and its model.
     pub report_models: bool,
 }
@@ -65,6 +67,7 @@ impl ControlLimits {
             ceiling_seconds: f64::INFINITY,
         },
         drain_seconds: f64::INFINITY,
+        joiner_seconds: 0.0,
         report_models: true,
     };
 

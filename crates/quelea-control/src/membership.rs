@@ -167,7 +167,9 @@ impl Controller {
         let LossPolicy::Continue { min_workers } = self.on_loss else {
             return self.abort(failure(reason));
         };
-        if let Some(refusal) = self.loss_refusal(rank, min_workers) {
+        if let Some(refusal) = self.loss_refusal(rank, min_workers)
+            && !(refusal == LossRefusal::TooFew && self.fall_short())
+        {
             let reason = format!("{reason}; {}", refusal.consequence());
             return self.abort(failure(reason));
         }

@@ -324,6 +324,9 @@ pub(crate) fn check_record(record: &Record, rank: u32, ranks: usize) -> Result<(
             check_amount("bytes", *bytes)?;
             check("seconds", *seconds)
         }
+        RecordKind::Reconnected { peer } if *peer as usize >= ranks => {
+            Err(format!("it named rank {peer}; ranks are 0 to {}", ranks - 1))
+        }
         // Only the coordinator evaluates and writes, and says who takes part.
         RecordKind::Evaluation { .. }
         | RecordKind::Lost

@@ -275,6 +275,11 @@ impl RankMachine {
         Record { t: now.seconds(), rank: self.node.rank.0, step: self.node.step(), event }
     }
 
+    /// A broken connection with `peer` was restored.
+    pub fn note_reconnected(&mut self, now: Time, peer: Rank) {
+        self.record(now, self.node.step(), RecordKind::Reconnected { peer: peer.0 });
+    }
+
     /// Bucket `b` of the gradient is final.
     pub fn bucket(&mut self, now: Time, b: usize) {
         self.moved = now;

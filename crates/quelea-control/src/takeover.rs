@@ -228,6 +228,9 @@ impl Controller {
             LossPolicy::Stop => None,
         };
         let refusal = refusal.or(LossRefusal::of(&self.setup, &self.members.view, rank));
+        if refusal == Some(LossRefusal::TooFew) && self.fall_short() {
+            return;
+        }
         if let Some(refusal) = refusal {
             let reason = format!("lost {rank}: {}", refusal.consequence());
             self.suspect(Evidence::Own, RunFailure::Stalled(reason));

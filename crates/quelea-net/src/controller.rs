@@ -1,8 +1,9 @@
 //! Drives the controller of a run: carries events of ranks to it and its commands to them, by the real
 //! clock.
 
+mod link;
+
 use std::collections::BTreeSet;
-use std::net::Shutdown;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
@@ -11,19 +12,19 @@ use quelea_control::{
     QuorumRule, RankEvent, Recipient, RunFailure,
 };
 use quelea_core::time::Time;
-use quelea_record::{Observer, Outcome, RankCheckpoint, Record};
-use tokio::sync::mpsc::UnboundedSender;
+use quelea_record::{Observer, Outcome};
 
 use crate::clock::RunClock;
 use crate::error::NetError;
 use crate::local_ranks::ProcessContext;
-use crate::protocol::{self, PacketError, SetupMessage};
-use crate::rank::Inbox;
+use crate::protocol::{self, SetupMessage};
 use crate::rendezvous::HeldBytes;
 use crate::rendezvous::admission::JoinedWorker;
-use crate::rendezvous::joiners::{Joiners, StartedJoiner};
+use crate::rendezvous::joiners::Joiners;
 use crate::running_time::StoodStill;
 use crate::trust::ControlStream;
+use link::Delivery;
+pub(crate) use link::{ControlLink, EnteringLink, TransferredState};
 
 /// How long a rank of an aborted run may take to read a command.
 const ABORT_WRITE_LIMIT: Duration = Duration::from_millis(500);
@@ -41,6 +42,8 @@ pub(crate) enum Incoming {
     Gone { rank: u32, reason: String },
     /// A worker that joins is connected with all others.
     Connected(JoinedWorker),
+    /// The state of a worker that enters is on its way to it, whole.
+    Transferred(TransferredState),
     /// It is not, for this reason.
     NotConnected { rank: u32, reason: String },
     /// The controller has ended the run; only in a joined process, as all that follow.
@@ -65,57 +68,6 @@ pub(crate) enum Incoming {
     Peer { rank: u32, message: PeerMessage },
 }
 
-/// How a rank receives commands.
-#[derive(Debug)]
-pub(crate) enum ControlLink {
-    /// It lives here.
-    Local(UnboundedSender<Inbox>),
-    /// It has joined.
-    Remote(ControlStream),
-    /// Writing to it failed; it receives nothing more.
-    Broken,
-}
-
-/// What became of a command.
-enum Delivery {
-    /// It is on its way.
-    Sent,
-    /// The rank receives nothing any more; why is seen where it is read.
-    Closed,
-    /// The rank is gone for this reason, which is not seen elsewhere.
-    Failed(String),
-}
-
-impl ControlLink {
-    fn tell(&mut self, command: &Command) -> Delivery {
-        let told = match self {
-            ControlLink::Local(_) if *command == Command::Heartbeat => return Delivery::Sent,
-            ControlLink::Local(inbox) => {
-                let sent = inbox.send(Inbox::Command(command.clone()));
-                return if sent.is_ok() { Delivery::Sent } else { Delivery::Closed };
-            }
-            ControlLink::Remote(stream) => protocol::write(stream, command),
-            ControlLink::Broken => return Delivery::Closed,
-        };
-        let Err(error) = told else { return Delivery::Sent };
-        *self = ControlLink::Broken;
-        if matches!(error, PacketError::Closed) {
-            Delivery::Closed
-        } else {
-            Delivery::Failed(error.to_string())
-        }
-    }
-}
-
-impl Drop for ControlLink {
-    fn drop(&mut self) {
-        if let ControlLink::Remote(stream) = self {
-            // What was written still arrives; then the worker sees that this was all.
-            let _ = stream.shutdown(Shutdown::Write);
-        }
-    }
-}
-
 /// The controller with its links and its clock.
 struct ControllerDriver {
     controller: Controller,
@@ -138,6 +90,8 @@ pub(crate) struct TakenOver {
     pub(crate) links: Vec<ControlLink>,
     /// What they have said since they voted.
     pub(crate) early: Vec<RankEvent>,
+    /// How workers join from now on, if they can.
+    pub(crate) joiners: Option<Joiners>,
 }
 
 /// Decides for the run until its end. On failure every rank has been told.
@@ -151,7 +105,7 @@ pub(crate) fn run(
     let own_ranks = own_ranks(&links);
     let mut controller = Controller::new(config(context, &own_ranks), context.clock.now());
     if let Some(survival) = &context.survival {
-        let (rank, quorum) = (survival.controller, QuorumRule::Majority);
+        let (rank, quorum) = (survival.controller, survival.quorum);
         controller.sit(ControllerSeat { rank, term: FIRST_TERM, quorum });
     }
     drive(ControllerDriver::new(context, controller, links, joiners), observer, incoming)
@@ -164,12 +118,12 @@ pub(crate) fn take_over(
     observer: &mut dyn Observer,
     incoming: &Receiver<Incoming>,
 ) -> Result<Outcome, NetError> {
-    let TakenOver { inheritance, links, early } = taken;
+    let TakenOver { inheritance, links, early, joiners } = taken;
     let (own_ranks, now) = (own_ranks(&links), context.clock.now());
     let config = config(context, &own_ranks);
-    let controller =
-        Controller::take_over(config, now, &inheritance, QuorumRule::Majority, observer);
-    let mut driver = ControllerDriver::new(context, controller, links, None);
+    let quorum = context.survival.as_ref().map_or(QuorumRule::Majority, |survival| survival.quorum);
+    let controller = Controller::take_over(config, now, &inheritance, quorum, observer);
+    let mut driver = ControllerDriver::new(context, controller, links, joiners);
     for event in early {
         driver.handle(now, event, observer);
     }
@@ -208,7 +162,7 @@ fn drive(
         let now = driver.hear(incoming, observer)?;
         let ended = driver.controller.poll(now, observer);
         // What is said to all from now on is said to those who have just entered, too.
-        driver.start_entrances(observer);
+        driver.start_entrances();
         driver.deliver();
         match ended {
             Ok(None) => {}
@@ -258,7 +212,8 @@ impl ControllerDriver {
         incoming: &Receiver<Incoming>,
         observer: &mut dyn Observer,
     ) -> Result<Time, NetError> {
-        self.joiners.iter_mut().for_each(|joiners| joiners.attend(&self.links));
+        self.joiners.iter_mut().for_each(|joiners| joiners.attend(&mut self.links));
+        self.vouch_for_entering();
         let wait = self.controller.next_deadline().since(self.clock.now());
         let asked = self.clock.now();
         let word = incoming.try_recv().or_else(|_| {
@@ -285,6 +240,7 @@ impl ControllerDriver {
                 self.controller.gone(now, rank, reason);
             }
             Ok(Incoming::Connected(worker)) => self.let_join(worker),
+            Ok(Incoming::Transferred(state)) => self.transferred(state, observer),
             Ok(Incoming::NotConnected { rank, reason }) => {
                 self.joiners.iter_mut().for_each(|joiners| joiners.give_up(rank, &reason));
             }
@@ -326,19 +282,39 @@ impl ControllerDriver {
         }
     }
 
-    /// Sends those who enter their state.
-    fn start_entrances(&mut self, observer: &mut dyn Observer) {
+    /// Sends those who enter their state. The others continue meanwhile.
+    fn start_entrances(&mut self) {
         for entrance in self.controller.take_entrances() {
-            let (rank, limit) = (entrance.rank, self.entrance_limit);
-            let step = entrance.start.parts.last().map_or(0, RankCheckpoint::step);
+            let (rank, limit, now) = (entrance.rank, self.entrance_limit, self.clock.now());
             let Some(joiners) = &mut self.joiners else { continue };
-            match joiners.start(entrance, limit) {
-                Ok(StartedJoiner { link, event }) => {
-                    self.links[rank as usize] = link;
-                    let t = self.clock.now().seconds();
-                    observer.record(Record { t, rank, step, event });
-                }
-                Err(reason) => self.controller.gone(self.clock.now(), rank, reason),
+            match joiners.start(entrance, limit, now) {
+                Ok(link) => self.links[rank as usize] = ControlLink::Entering(link),
+                Err(reason) => self.controller.gone(now, rank, reason),
+            }
+        }
+    }
+
+    /// A worker that reads its state says nothing; whether it reads is seen by the thread that writes.
+    fn vouch_for_entering(&mut self) {
+        for (rank, link) in self.links.iter().enumerate() {
+            if let ControlLink::Entering(_) = link {
+                self.controller.alive(self.clock.now(), rank as u32);
+            }
+        }
+    }
+
+    /// The state of a worker that enters has gone out, or has not.
+    fn transferred(&mut self, state: TransferredState, observer: &mut dyn Observer) {
+        let TransferredState { rank, number, sent } = state;
+        let link = &mut self.links[rank as usize];
+        if !link.is_entering(number) {
+            return;
+        }
+        match sent.and_then(|record| link.complete().map(|()| record)) {
+            Ok(record) => observer.record(record),
+            Err(reason) => {
+                *link = ControlLink::Broken;
+                self.controller.gone(self.clock.now(), rank, reason);
             }
         }
     }

@@ -16,6 +16,8 @@ pub struct TakeOver {
     pub changes: Vec<ViewChange>,
     /// Where the coordinator was that the run began with.
     pub coordinator: String,
+    /// The port at which workers can join from now on, or why none can.
+    pub joining: Result<u16, String>,
 }
 
 /// Drives the run to its end, with this observer.

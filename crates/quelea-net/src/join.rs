@@ -32,7 +32,7 @@ use crate::rendezvous::stand_by::SeatWish;
 use crate::rendezvous::worker_reader::EventLimits;
 use crate::rendezvous::{check, vector_lengths};
 use crate::transport::tcp::prepare;
-use crate::transport::{Doors, MeshPlan, RankLinks, TransportKind, mpi};
+use crate::transport::{Doors, JoinPlace, MeshPlan, RankLinks, TransportKind, mpi};
 use crate::trust::{ControlStream, Credentials, LinkIdentity, RankKey};
 use asking::{Welcome, ask, synchronize};
 use command_reader::{CommandLine, CommandListener, coordinator_patience};
@@ -43,7 +43,7 @@ use follower::{Follower, JoinEnd};
 use peer_lines::{Caller, PeerLines};
 use quelea_core::message::Rank;
 use quelea_core::run_spec::RunSpec;
-use survivor::{Survivor, SurvivorConfig};
+use survivor::{JoinHall, Survivor, SurvivorConfig};
 
 /// Makes a run from the bytes of a job, or says why it cannot be run here.
 pub type BuildRun<'a> = dyn FnMut(&[u8]) -> Result<(RunSpec, Gradients), JobError> + 'a;
@@ -166,7 +166,8 @@ fn join_through(
         address: address.clone(),
         reason: error.to_string(),
     };
-    let Welcome { run, rank, open, timeline, late, shares, job } = welcome;
+    let Welcome { run, rank, open, timeline, late, shares, reconnect_seconds, job } = welcome;
+    let options = &NetOptions { reconnect_seconds, ..options.clone() };
     let kind = match options.transport {
         _ if is_mpi => TransportKind::Mpi,
         kind if shares => kind,
@@ -220,12 +221,18 @@ fn join_through(
     prepare(stream.socket(), seconds).map_err(|error| gone(error.into()))?;
     let is_followed = Arc::new(AtomicBool::new(true));
     let line = CommandLine { line: 0, rank: None, stream: stream.clone(), is_followed };
+    if known.is_none() {
+        // Workers that ask here to join are sent to the process that controls the run.
+        context.doors.hear_joiners(JoinPlace::There(address.clone()));
+    }
     let listener = CommandListener { inbox, process: controller, identity: known, seconds };
     listener.clone().attend(line.clone()).map_err(|error| gone(error.into()))?;
     let process = listener.process.clone();
     let survivor = heir.and_then(|heir| {
         heir.begins(context.survival.is_some());
-        let place = OwnPlace { run, rank: Rank(rank), addresses, coordinator: address.clone() };
+        let (port, is_secure) = (transport.port(), stream.is_secure());
+        let hall = JoinHall { run, job, open, port, is_secure };
+        let place = OwnPlace { rank: Rank(rank), addresses, coordinator: address.clone(), hall };
         place.survivor(&context, listener, heir)
     });
     let follower = Follower::new(&line, process, survivor).map_err(|error| gone(error.into()))?;
@@ -234,11 +241,11 @@ fn join_through(
 
 /// Where this process is in the run.
 struct OwnPlace {
-    run: u64,
     rank: Rank,
     /// Where all ranks listen.
     addresses: Vec<String>,
     coordinator: String,
+    hall: JoinHall,
 }
 
 impl OwnPlace {
@@ -253,7 +260,7 @@ impl OwnPlace {
         let ProcessContext { setup, options, .. } = context;
         let limits = EventLimits::new(setup.ranks(), vector_lengths(setup, options));
         let (identity, options) = (listener.identity.clone(), options.clone());
-        let caller = Caller { run: self.run, own: self.rank, identity, options, limits };
+        let caller = Caller { run: self.hall.run, own: self.rank, identity, options, limits };
         let inbox = listener.inbox.clone();
         Some(Survivor::new(SurvivorConfig {
             rank: self.rank,
@@ -263,6 +270,7 @@ impl OwnPlace {
             lines: PeerLines::new(caller, listener, self.addresses),
             heir,
             coordinator: self.coordinator,
+            hall: self.hall,
         }))
     }
 }

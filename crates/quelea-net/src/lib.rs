@@ -33,6 +33,7 @@
 //! | `rank`, `compute`, `local_ranks` | a rank on its thread, its gradients, all ranks of a process |
 //! | `early_frames` | how many frames of steps to come a peer may have here |
 //! | [`Heir`], [`join_as_heir()`] | a worker's process that takes over when the one that controls the run is lost |
+//! | [`survival_refusal()`] | whether a run survives the process that controls it |
 //! | `heartbeat` | the thread that shows that a process is alive |
 //! | `self_survey` | memory and round trips, for those who look at a run |
 //! | `transport` | how frames travel between ranks: the interface, TCP, ranks of one process |
@@ -67,6 +68,7 @@ mod rank;
 mod rendezvous;
 mod running_time;
 mod self_survey;
+mod survival;
 pub mod tensor_group;
 mod transport;
 mod trust;
@@ -80,8 +82,9 @@ pub use join::{BuildRun, JobError, join, join_as_heir, stand_by};
 pub use leave::LeaveNotice;
 pub use local_address::LocalAddress;
 pub use options::NetOptions;
-pub use quelea_control::{LossPolicy, SilenceLimits, WARNING_CHARS, shown};
+pub use quelea_control::{LossPolicy, QuorumRule, SilenceLimits, WARNING_CHARS, shown};
 pub use quelea_record::Observer;
 pub use rendezvous::{Coordinator, Hosted, resume, threads};
+pub use survival::survival_refusal;
 pub use transport::TransportKind;
 pub use trust::{JoinToken, PublishedToken, RunSecret, Security};

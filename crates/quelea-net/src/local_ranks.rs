@@ -323,6 +323,10 @@ struct RankSink {
 
 impl FrameSink for RankSink {
     fn frame(&self, from: Rank, sent_micros: u32, message: Message) -> Result<(), String> {
+        if !self.state.borrow().is_current(from, self.replacements) {
+            // Nothing of an earlier process of this rank counts once another has taken its place.
+            return Ok(());
+        }
         self.state.borrow_mut().check(from, &message)?;
         // What only the algorithm can see to be wrong ends in a panic, which would be lost in a task.
         let take = || self.state.borrow_mut().message(from, sent_micros, message);
@@ -330,7 +334,7 @@ impl FrameSink for RankSink {
     }
 
     fn restored(&self, peer: Rank, reason: &LinkError) {
-        self.state.borrow().restored(peer, &reason.to_string());
+        self.state.borrow_mut().restored(peer, &reason.to_string());
     }
 
     fn ended(&self, peer: Rank, error: LinkError) {

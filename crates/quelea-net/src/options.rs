@@ -1,6 +1,6 @@
 //! How long anybody may wait for anything in a real run, and what is told at its end.
 
-use quelea_control::{ComputeLimits, ControlLimits, LossPolicy, SilenceLimits};
+use quelea_control::{ComputeLimits, ControlLimits, LossPolicy, QuorumRule, SilenceLimits};
 
 use crate::leave::LeaveNotice;
 use crate::local_address::LocalAddress;
@@ -23,8 +23,11 @@ pub struct NetOptions {
     pub silence: SilenceLimits,
     /// For how long a connection between two ranks that broke may be restored before the peer counts
     /// as lost; 0: it counts as lost at once. The last 16 MiB that were sent to each peer are then kept,
-    /// to be sent again. The same for all processes of a run.
+    /// to be sent again. The coordinator's choice holds for all processes of a run.
     pub reconnect_seconds: f64,
+    /// Whether that holds for TCP connections within one machine too. Nothing is between their ends that
+    /// could break: they end with a process.
+    pub reconnects_near: bool,
     /// How long one gradient may take at most.
     pub compute_seconds: f64,
     /// How many times as long as the longest gradient of the same rank before, but at least a minute;
@@ -32,11 +35,15 @@ pub struct NetOptions {
     pub compute_factor: f64,
     /// How long what is pending may take to arrive after the last gradient.
     pub drain_seconds: f64,
+    /// How long a run with fewer workers than its loss policy wants waits for others to join; 0: it ends.
+    pub joiner_seconds: f64,
     /// Whether every rank's report has its parameters and its model. Scripts that keep their own
     /// need not wait until all of them have travelled. The same for all processes of a run.
     pub report_models: bool,
     /// What happens when a rank is lost.
     pub on_loss: LossPolicy,
+    /// Who may continue when the process that controls the run is lost.
+    pub quorum: QuorumRule,
     /// Whether the run survives the process that controls it, where its algorithm allows that: the processes
     /// of the workers can take over.
     pub survives: bool,
@@ -68,6 +75,7 @@ impl NetOptions {
                 ..ComputeLimits::default()
             },
             drain_seconds: self.drain_seconds,
+            joiner_seconds: self.joiner_seconds,
             report_models: self.report_models,
         }
     }
@@ -82,11 +90,14 @@ impl Default for NetOptions {
             peer_seconds: 30.0,
             silence: SilenceLimits::default(),
             reconnect_seconds: 0.0,
+            reconnects_near: false,
             compute_seconds: ComputeLimits::default().ceiling_seconds,
             compute_factor: ComputeLimits::default().factor,
             drain_seconds: 30.0,
+            joiner_seconds: 0.0,
             report_models: true,
             on_loss: LossPolicy::Stop,
+            quorum: QuorumRule::default(),
             survives: false,
             leave: LeaveNotice::default(),
             transport: TransportKind::default(),

@@ -12,6 +12,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use quelea_control::QuorumRule;
 use quelea_core::time::Time;
 use quelea_core::view::ViewChange;
 use quelea_record::{CheckpointSchedule, RankCheckpoint};
@@ -51,6 +52,7 @@ pub(crate) enum SetupMessage {
         timeline: bool,
         late: bool,
         shares: bool,
+        reconnect: Time,
         job: Vec<u8>,
     },
     /// It may not. `elsewhere`: this is another run than the one it looks for.
@@ -112,6 +114,9 @@ pub(crate) enum SetupMessage {
     Moved { rank: u32, address: String },
     /// The last word of a run that has ended well: nobody has to take over.
     Ended,
+    /// The answer to a request to join at a process that does not control the run: this is where the one
+    /// listens that does.
+    Redirect { address: String },
     /// Instead of a hello: the controller is gone, and `from` has something to say about who is next.
     Control { run: u64, from: u32, to: u32 },
 }
@@ -125,6 +130,12 @@ pub(crate) struct Survival {
     pub(crate) ranks: Vec<u32>,
     /// As long as there are so many workers, the run continues.
     pub(crate) min_workers: u32,
+    /// How long workers that join are waited for where there are fewer.
+    pub(crate) joiner_wait: Time,
+    /// Who may continue without the others.
+    pub(crate) quorum: QuorumRule,
+    /// The controller's term; it grows with every take-over.
+    pub(crate) term: u32,
 }
 
 /// Anything that is written as one packet.

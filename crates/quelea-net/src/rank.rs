@@ -278,10 +278,12 @@ impl RankState {
     }
 
     /// The connection with a peer broke and was restored.
-    pub(crate) fn restored(&self, peer: Rank, reason: &str) {
+    pub(crate) fn restored(&mut self, peer: Rank, reason: &str) {
         let own = self.machine.node().rank;
         let text = format!("{own} and {peer} were disconnected for a moment: {reason}");
         self.tell(RankEvent::Warning(text));
+        self.machine.note_reconnected(self.clock.now(), peer);
+        self.tell_all();
     }
 
     /// A peer is gone.

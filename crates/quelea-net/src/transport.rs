@@ -53,7 +53,7 @@ use crate::options::NetOptions;
 use crate::protocol::Wait;
 use crate::trust::LinkIdentity;
 
-pub(crate) use doors::Doors;
+pub(crate) use doors::{Doors, JoinPlace};
 pub(crate) use order::WriteOrder;
 pub(crate) use shared_memory::{SharedMemory, SharedOffer};
 
@@ -288,9 +288,8 @@ impl TransportKind {
         warnings: Sender<Incoming>,
     ) -> Result<Box<dyn Transport>, NetError> {
         let shared = match self {
-            // Connections that are restored are those between machines: memory does not break.
-            TransportKind::Auto if options.reconnect_seconds == 0.0 => own_memory(&warnings),
-            TransportKind::Auto | TransportKind::Tcp => None,
+            TransportKind::Auto => own_memory(&warnings),
+            TransportKind::Tcp => None,
             TransportKind::Mpi => return mpi::open(plan),
         };
         Ok(Box::new(tcp::Mesh::open(plan, ip, shared, options, warnings)?))

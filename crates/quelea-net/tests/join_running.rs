@@ -2,8 +2,12 @@
 
 mod common;
 
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use common::{Run, Watch, coordinator};
@@ -15,6 +19,7 @@ use quelea_net::{
     stand_by,
 };
 use quelea_record::{Outcome, RecordKind};
+use quelea_wire::control::{HEAD_BYTES, decode_head};
 
 const WORKERS: usize = 4;
 const STEPS: u64 = 300;
@@ -220,6 +225,143 @@ fn a_worker_joins_beside_all_others() {
         };
         let steps = watch.records.iter().filter(is_step).count();
         assert!(steps > 10, "{name}: {steps} steps of the new worker");
+    }
+}
+
+/// A run of three that wants three: when one is killed, the others wait for another.
+#[test]
+fn where_too_few_workers_are_left_the_others_wait_for_one_that_joins() {
+    for name in ["allreduce", "ad-psgd"] {
+        let run = Run::of(name, WORKERS).steps(STEPS);
+        let min_workers = WORKERS;
+        let coordinator = coordinator(NetOptions {
+            on_loss: LossPolicy::Continue { min_workers },
+            joiner_seconds: 120.0,
+            ..NetOptions::default()
+        });
+        let address = coordinator.address().to_string();
+        let mut victim = child(&address);
+        let killed: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
+        let mut watch = killer(victim.id(), killed);
+        let hosted = Hosted { workers: vec![0, 1, 2] };
+        let ended = std::thread::scope(|scope| {
+            let address = &address;
+            scope.spawn(move || {
+                while !killed.load(Ordering::SeqCst) {
+                    std::thread::yield_now();
+                }
+                while let Err(NetError::Refused { .. }) = worker(address, None) {}
+            });
+            coordinator.run(run.job(), &run.setup(), &gradients(&run), &hosted, &mut watch)
+        });
+        let _ = victim.wait();
+        let outcome = ended.unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(outcome.ranks.iter().all(|rank| !rank.lost), "{name}: {:?}", outcome.warnings);
+        let waited = outcome.warnings.iter().any(|text| text.contains("waited up to 120 s"));
+        assert!(waited, "{name}: {:?}", outcome.warnings);
+        let is_joined = |record: &quelea_record::Record| record.event == RecordKind::Joined;
+        assert_eq!(watch.records.iter().filter(|record| is_joined(record)).count(), 1, "{name}");
+    }
+}
+
+#[test]
+fn where_nobody_joins_in_time_the_run_ends_and_says_so() {
+    let run = Run::of("d-psgd", WORKERS).steps(100 * STEPS);
+    let coordinator = coordinator(NetOptions {
+        on_loss: LossPolicy::Continue { min_workers: WORKERS },
+        joiner_seconds: 1.0,
+        ..NetOptions::default()
+    });
+    let mut victim = child(&coordinator.address().to_string());
+    let killed: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
+    let mut watch = killer(victim.id(), killed);
+    let hosted = Hosted { workers: vec![0, 1, 2] };
+    let ended = coordinator.run(run.job(), &run.setup(), &gradients(&run), &hosted, &mut watch);
+    let _ = victim.wait();
+    let error = ended.expect_err("nobody joins").to_string();
+    assert!(error.contains("within 1 s too few joined"), "{error}");
+}
+
+/// The number of the packet that has a joiner's state.
+const RESUME: u16 = 13;
+
+/// A place through which a worker reaches the coordinator, where its state waits until it is released. Whether it
+/// waits there is said in `held`.
+fn slow_entrance(coordinator: String, held: Arc<AtomicBool>, released: Receiver<()>) -> String {
+    let place = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = place.local_addr().expect("it listens").to_string();
+    std::thread::spawn(move || {
+        let (mut worker, _) = place.accept().expect("the worker comes");
+        let mut coordinator = TcpStream::connect(coordinator).expect("it listens");
+        let copy = |stream: &TcpStream| stream.try_clone().expect("a socket");
+        let (mut up, mut to) = (copy(&worker), copy(&coordinator));
+        std::thread::spawn(move || std::io::copy(&mut up, &mut to));
+        loop {
+            let mut bytes = vec![0; HEAD_BYTES];
+            if coordinator.read_exact(&mut bytes).is_err() {
+                let _ = worker.shutdown(Shutdown::Both);
+                return;
+            }
+            let head = bytes[..].try_into().expect("a head");
+            let head = decode_head(&head, 1 << 30).expect("a good head");
+            if head.kind == RESUME {
+                held.store(true, Ordering::SeqCst);
+                released.recv().expect("it is released");
+            }
+            let mut body = vec![0; head.length];
+            coordinator.read_exact(&mut body).expect("its body");
+            bytes.extend(body);
+            worker.write_all(&bytes).expect("it hears");
+        }
+    });
+    address
+}
+
+#[test]
+fn the_others_train_while_the_state_of_a_joiner_is_on_its_way() {
+    for name in ["ad-psgd", "aladdin"] {
+        // More than the connection holds.
+        let (dimensions, bucket_bytes) = (4_000_000, 1 << 30);
+        let run = Run { spare: 1, dimensions, bucket_bytes, ..Run::of(name, 2).steps(60) };
+        let coordinator = coordinator(NetOptions { on_loss: CONTINUE, ..NetOptions::default() });
+        let (begin, begun) = channel();
+        let (release, released) = channel();
+        let held = Arc::new(AtomicBool::new(false));
+        let address = slow_entrance(coordinator.address().to_string(), Arc::clone(&held), released);
+        let (mut begin, mut held_at) = (Some(begin), None);
+        let mut watch = Watch::calling(move |done| {
+            if done >= 10 {
+                begin.take().into_iter().for_each(|begin| begin.send(()).expect("it waits"));
+            }
+            if held.load(Ordering::SeqCst) && done >= *held_at.get_or_insert(done) + 20 {
+                let _ = release.send(());
+            }
+        });
+        let hosted = Hosted { workers: vec![0, 1] };
+        let ended = std::thread::scope(|scope| {
+            let (address, joined) = (&address, &run);
+            let joiner = scope.spawn(move || {
+                begun.recv().expect("it begins");
+                let options = NetOptions { entrance_seconds: 120.0, ..NetOptions::default() };
+                let build = &mut |_: &[u8]| Ok((joined.setup(), gradients(joined)));
+                join(address, None, &options, build)
+            });
+            let ended =
+                coordinator.run(run.job(), &run.setup(), &gradients(&run), &hosted, &mut watch);
+            joiner.join().expect("no panic").expect("it takes part to the end");
+            ended
+        });
+        let outcome = ended.unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(!outcome.ranks[2].lost, "{name}: {:?}", outcome.warnings);
+        let is = |kind: fn(&RecordKind) -> bool| {
+            let place = watch.records.iter().position(move |record| kind(&record.event));
+            place.unwrap_or_else(|| panic!("{name}: it is not recorded"))
+        };
+        let joined = is(|event| *event == RecordKind::Joined);
+        let sent = is(|event| matches!(event, RecordKind::StateTransferred { .. }));
+        let steps = watch.records[joined..sent].iter();
+        let steps = steps.filter(|record| matches!(record.event, RecordKind::Step { .. }));
+        assert!(steps.count() >= 15, "{name}: the others train meanwhile");
     }
 }
 

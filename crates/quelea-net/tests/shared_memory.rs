@@ -159,7 +159,10 @@ fn shared_memory_is_left_out_where_one_side_asks_for_tcp() {
     let _turn = turn();
     let asked = |here, there| {
         let run = run(8);
-        let transport = |kind| NetOptions { transport: kind, ..NetOptions::default() };
+        // Connections between machines are restored in such a run; memory does not break.
+        let reconnect_seconds = 20.0;
+        let transport =
+            |kind| NetOptions { transport: kind, reconnect_seconds, ..NetOptions::default() };
         let coordinator = coordinator(transport(here));
         let address = coordinator.address().to_string();
         std::thread::scope(|scope| {

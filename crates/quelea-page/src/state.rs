@@ -142,6 +142,7 @@ impl MomentState {
             | RecordKind::Left
             | RecordKind::Joined
             | RecordKind::StateTransferred { .. }
+            | RecordKind::Reconnected { .. }
             | RecordKind::TookOver
             | RecordKind::View { .. }
             | RecordKind::Checkpoint { .. } => self.happened(record),
@@ -179,6 +180,9 @@ impl MomentState {
                 let text =
                     format!("rank {rank} received its state: {megabytes:.2} MB in {seconds:.3} s");
                 ("state_transferred", text)
+            }
+            RecordKind::Reconnected { peer } => {
+                ("reconnected", format!("rank {rank} is connected with rank {peer} again"), None)
             }
             RecordKind::TookOver => {
                 ("took_over", format!("the process of rank {rank} controls the run"))

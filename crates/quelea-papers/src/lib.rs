@@ -18,6 +18,7 @@
 //! | [`byzantine`] | robust rules against attacks, and where they break down |
 //! | [`decentdp`] | time saved against AllReduce, generalization |
 //! | [`gossip_theory`] | communication, transient iterations, spectral gaps |
+//! | [`survival`] | goodput over the mean time between failures |
 //! | [`compare`] | several algorithms on one task and one cluster |
 //! | [`training`] | one run that trains, watched |
 //! | [`data`] | where data sets lie |
@@ -37,6 +38,7 @@ pub mod fit;
 pub mod gossip_theory;
 pub mod render;
 pub mod report;
+pub mod survival;
 pub mod training;
 
 use std::path::PathBuf;
@@ -108,6 +110,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
     byzantine::EXPERIMENT,
     decentdp::generalization::EXPERIMENT,
     decentdp::speedup::EXPERIMENT,
+    survival::EXPERIMENT,
     gossip_theory::communication::EXPERIMENT,
     gossip_theory::spectral::EXPERIMENT,
     gossip_theory::transient::EXPERIMENT,

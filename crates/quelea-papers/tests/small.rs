@@ -108,6 +108,7 @@ experiments! {
     aladdin_scaling_holds: "aladdin-scaling",
     byzantine_holds: "byzantine",
     decentdp_speedup_holds: "decentdp-speedup",
+    survival_holds: "survival",
     yuan_communication_holds: "yuan-communication",
     yuan_spectral_holds: "yuan-spectral",
     yuan_transient_holds: "yuan-transient",

@@ -1,3 +1,4 @@
+// long: the methods of one class of the Python module
 //! One rank of a run whose outer loop is the training script.
 
 mod changes;
@@ -188,6 +189,12 @@ impl PyRun {
     #[getter]
     fn can_leave(&self) -> bool {
         self.place.rank != 0 && self.membership.on_loss != LossPolicy::Stop
+    }
+
+    /// Whether the others continue when rank 0's process is lost.
+    #[getter]
+    fn survives(&self) -> bool {
+        self.membership.survives(&self.setup)
     }
 
     /// Whether this process has left the run.

@@ -93,6 +93,30 @@ def test_the_others_continue_when_a_process_is_killed(algorithm):
         assert distance(torch.tensor(own_0), plain_all_reduce()) < 1e-5
 
 
+def orphaned(rank, algorithm):
+    """Trains on when rank 0 is gone, whose process controls the run."""
+    model, optimizer = start(algorithm)
+    for number in range(STEPS):
+        if rank == 0 and number == DEATH:
+            os.kill(os.getpid(), signal.SIGKILL)
+        step(model, optimizer, rank, number)
+    while algorithm not in SYNCHRONOUS and len(quelea.workers()) == 4:
+        step(model, optimizer, rank, number)
+    found = quelea.workers(), flat(model).tolist()
+    quelea.shutdown()
+    return found
+
+
+@pytest.mark.parametrize("algorithm", ["allreduce", "d-psgd", "ad-psgd"])
+def test_the_others_continue_when_the_process_that_controls_the_run_is_killed(algorithm):
+    results = outcomes(4, orphaned, algorithm, dead=(0,))
+    assert [failure for failure, _ in results] == [None, None, None], results
+    assert [workers for _, (workers, _) in results] == [[1, 2, 3]] * 3
+    models = [torch.tensor(model) for _, (_, model) in results]
+    if algorithm == "allreduce":
+        assert torch.equal(models[0], models[1]) and torch.equal(models[1], models[2])
+
+
 def rejoined_synchronously(rank, algorithm):
     """Trains until the victim is replaced and six steps further: at the same step everywhere."""
     model, optimizer = start(algorithm)
@@ -295,3 +319,34 @@ def test_launch_starts_a_killed_process_again_and_ends_well(tmp_path):
     assert re.search(lost, done.stderr), done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) == 3 and len(set(lines)) == 1 and lines[0].endswith("True"), done.stdout
+
+
+ORPHANED = """
+import os, signal, torch
+import quelea.torch as quelea
+
+quelea.init()
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+quelea.wrap(model, optimizer, "d-psgd", topology="complete")
+for number in range(10):
+    if quelea.rank() == 0 and number == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    optimizer.zero_grad()
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+print(quelea.rank(), quelea.workers())
+quelea.shutdown()
+"""
+
+
+def test_launch_ends_well_when_rank_0_is_killed(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(ORPHANED)
+    command = [sys.executable, "-m", "quelea.launch", "-n", "4", "--no-prefix", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS)
+    assert done.returncode == 0, done.stderr
+    lines = sorted(done.stdout.splitlines())
+    assert lines == [f"{rank} [1, 2, 3]" for rank in (1, 2, 3)], done.stdout
+    taken = "quelea: the process of rank 0, which controlled the run, was lost; that of rank 1"
+    assert taken in done.stderr, done.stderr

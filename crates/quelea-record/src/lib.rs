@@ -127,6 +127,11 @@ pub enum RecordKind {
         /// Until its connection had taken the last of it, in seconds.
         seconds: f64,
     },
+    /// A broken connection of this rank was restored; nothing was lost or doubled.
+    Reconnected {
+        /// With which rank.
+        peer: u32,
+    },
     /// The process of this rank took over the control of the run.
     TookOver,
     /// A rank entered this view.

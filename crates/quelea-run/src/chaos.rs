@@ -5,6 +5,7 @@
 //! place of one that was killed. Faults of simulated runs are `[chaos]` of the configuration.
 
 mod disturber;
+mod invariants;
 mod ledger;
 
 use std::sync::mpsc::{Sender, channel};
@@ -15,6 +16,7 @@ use std::time::Instant;
 use quelea_record::Record;
 
 use disturber::Disturber;
+pub use invariants::RecordInvariants;
 use ledger::{Heard, Ledger};
 pub use ledger::{Incident, IncidentKind};
 
@@ -37,6 +39,7 @@ pub struct ProcessChaos {
 pub struct ProcessChaosRun {
     plan: ProcessChaos,
     ledger: Arc<Mutex<Ledger>>,
+    invariants: Mutex<RecordInvariants>,
 }
 
 /// Processes are killed as long as this is held.
@@ -57,7 +60,9 @@ impl Drop for Disturbing {
 impl ProcessChaosRun {
     /// For a run of so many workers.
     pub fn new(plan: ProcessChaos, workers: usize) -> ProcessChaosRun {
-        ProcessChaosRun { plan, ledger: Arc::new(Mutex::new(Ledger::new(workers))) }
+        let ledger = Arc::new(Mutex::new(Ledger::new(workers)));
+        let invariants = Mutex::new(RecordInvariants::of_run(workers));
+        ProcessChaosRun { plan, ledger, invariants }
     }
 
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
@@ -67,6 +72,18 @@ impl ProcessChaosRun {
     /// Takes a record of the run, as it comes.
     pub fn take(&self, record: &Record) {
         self.ledger().take(record, Heard(Instant::now()));
+        self.invariants.lock().unwrap_or_else(PoisonError::into_inner).take(record);
+    }
+
+    /// What the records of the run do not keep to, in sentences; empty if all is well.
+    pub fn violations(&self) -> Vec<String> {
+        let invariants = self.invariants.lock().unwrap_or_else(PoisonError::into_inner);
+        invariants.violations().to_vec()
+    }
+
+    /// The median seconds between two steps of a worker.
+    pub fn median_step_seconds(&self) -> Option<f64> {
+        self.ledger().median_step_seconds()
     }
 
     /// From the run's first step on, things happen to its processes.

@@ -7,7 +7,7 @@
 //! | [`section`] | one table against the keys that it may have |
 //! | [`chosen`] | a table that names a row of one of the tables of quelea |
 //! | [`listed`] | those tables, as the configuration sees them |
-//! | [`cluster`], [`faults`], [`chaos`] | `[cluster]`, `[cluster.faults]`, `[chaos]` |
+//! | [`cluster`], [`faults`], [`chaos`], [`membership`] | `[cluster]`, `[cluster.faults]`, `[chaos]`, `[membership]` |
 //! | `hint` | what somebody may have meant by a key that is unknown |
 //! | [`resolved`] | the configuration with all defaults resolved, as JSON |
 
@@ -17,6 +17,7 @@ pub mod cluster;
 pub mod faults;
 mod hint;
 pub mod listed;
+pub mod membership;
 pub mod resolved;
 pub mod section;
 pub mod source;
@@ -26,12 +27,13 @@ use quelea_core::properties::{Properties, TopologyRequirement};
 use quelea_core::registry::Registry;
 use quelea_core::run_spec::DataAssignment;
 use quelea_core::{algorithms, codec, optim, topology};
-use quelea_net::{LossPolicy, SilenceLimits, TransportKind};
+use quelea_net::TransportKind;
 use toml::{Table, Value};
 
 use crate::error::RequestError;
 use crate::tasks::TaskEntry;
 use chosen::{Chosen, rename};
+pub use membership::MEMBERSHIP;
 use section::{Allowed, SectionValues, dotted};
 use source::ConfigSetting;
 
@@ -110,36 +112,6 @@ pub const CHECKPOINT: &[OptionSpec] = &[
         name: "keep",
         kind: OptionKind::Whole { default: 2, min: 1, max: 1_000_000 },
         help: "how many checkpoints are kept, the newest ones",
-    },
-];
-
-/// The keys of `[membership]`.
-pub const MEMBERSHIP: &[OptionSpec] = &[
-    OptionSpec {
-        name: "on_loss",
-        kind: OptionKind::Choice(&["continue", "stop"]),
-        help: "when a worker is lost in `train`, `serve` or `launch`: the others continue, or the run \
-               stops and saves what it can",
-    },
-    OptionSpec {
-        name: "min_workers",
-        kind: OptionKind::Whole { default: 1, min: 1, max: 100_000 },
-        help: "below this many workers the run stops and saves what it can",
-    },
-    OptionSpec {
-        name: "max_workers",
-        kind: OptionKind::Whole { default: 0, min: 0, max: 100_000 },
-        help: "up to this many workers may take part at a time, those who join later included; 0 = `workers`",
-    },
-    OptionSpec {
-        name: "silence_floor_seconds",
-        kind: OptionKind::Real { default: 1.5, min: 0.1, max: 30.0 },
-        help: "a process that is silent for less is not suspected, however regular its heartbeats were",
-    },
-    OptionSpec {
-        name: "silence_ceiling_seconds",
-        kind: OptionKind::Real { default: 30.0, min: 0.1, max: 30.0 },
-        help: "a process that is silent for longer is lost, however irregular its heartbeats were",
     },
 ];
 
@@ -268,24 +240,6 @@ impl Config {
     /// How many workers may take part at a time, those who join later included.
     pub fn seats(&self) -> usize {
         self.workers.max(self.membership.whole("max_workers") as usize)
-    }
-
-    /// What happens when a worker is lost in a real run.
-    pub fn loss_policy(&self) -> LossPolicy {
-        match self.membership.text("on_loss") {
-            "stop" => LossPolicy::Stop,
-            _ => {
-                LossPolicy::Continue { min_workers: self.membership.whole("min_workers") as usize }
-            }
-        }
-    }
-
-    /// How long a process may be silent in a real run.
-    pub fn silence_limits(&self) -> SilenceLimits {
-        SilenceLimits {
-            floor_seconds: self.membership.real("silence_floor_seconds"),
-            ceiling_seconds: self.membership.real("silence_ceiling_seconds"),
-        }
     }
 
     /// Steps of each worker; a prepared run has turned epochs into them.

@@ -130,6 +130,9 @@ impl OpenRendezvous {
         let coordinator = coordinator
             .on_loss(prepared.loss_policy())
             .silence(prepared.silence_limits())
+            .quorum(prepared.config.quorum())
+            .await_joiners(prepared.config.membership.real("wait_seconds"))
+            .reconnect(prepared.config.membership.real("reconnect_seconds"))
             .transport(prepared.config.transport);
         let job = run.name_job(&prepared.job());
         let ended = coordinator.run(job, &prepared.setup, &gradients, &hosted, &mut host);
@@ -154,7 +157,7 @@ impl<'a> FirstPart<'a> {
         run: &RunId,
         here: &[u32],
     ) -> FirstPart<'a> {
-        let survives = prepared.setup.takeover_refusal().is_none();
+        let survives = prepared.survival_refusal().is_none();
         let note = PartNote::new(run.clone(), here.first().copied(), None);
         // Without it the parts cannot be merged; the run itself does not need it.
         let is_written = survives && note.write(directory).is_ok();
@@ -284,6 +287,8 @@ pub struct Joining {
     pub coordinator_out: Option<PathBuf>,
     /// Hears, in a sentence, that this process has taken over.
     pub took_over: Option<fn(&str)>,
+    /// How many processes this one starts in the place of lost ones, should it take over.
+    pub restarts: u32,
 }
 
 /// Takes part in the run that is coordinated at `place`: a token, or an address. The coordinator's names

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use quelea_core::message::Rank;
 use quelea_core::problems::Evaluation;
 use quelea_core::time::Time;
 use quelea_net::NetError;
@@ -17,6 +18,7 @@ use crate::error::RunError;
 use crate::files::delivery::{Delivery, FINAL};
 use crate::files::directory::{self, Directory};
 use crate::files::records::RecordWriter;
+use crate::files::recovery::RecoveryTable;
 use crate::files::summary::{About, ClockKind, Summary};
 use crate::files::tensors::ModelSlices;
 use crate::prepared::PreparedRun;
@@ -135,7 +137,13 @@ fn attempt(
     drive: impl FnOnce(&mut RunRecorder<'_>) -> Driven,
 ) -> Result<Finished, RunError> {
     let failed = |name: &'static str| write_failure(directory, name);
-    let records = records_of_run(prepared, directory, watch).map_err(failed("records.jsonl"))?;
+    let recovery = Mutex::new(recovery_table(prepared));
+    let mut followed = |record: &Record| {
+        recovery.lock().unwrap_or_else(PoisonError::into_inner).take(record);
+        watch(record);
+    };
+    let records =
+        records_of_run(prepared, directory, &mut followed).map_err(failed("records.jsonl"))?;
     let mut recorder = RunRecorder::new(prepared, directory, records);
     DRIVING.store(true, Ordering::SeqCst);
     let driven = drive(&mut recorder);
@@ -168,11 +176,19 @@ fn attempt(
         spread: ended.last.workers,
         best: ended.best,
         resumed_from_step: prepared.resumed.as_ref().map(|resumed| resumed.step),
+        recovery: recovery.lock().unwrap_or_else(PoisonError::into_inner).events(),
         records_stride: ended.recorded.stride,
         warnings,
     };
     let summary = delivery.write_rest(&outcome, Summary::new(&outcome, about), ended)?;
     Ok(Finished { summary, directory: directory.path().to_path_buf() })
+}
+
+/// Follows who takes part, beginning with those who do at the start.
+fn recovery_table(prepared: &PreparedRun) -> RecoveryTable {
+    let absent = prepared.start.absent(&prepared.setup);
+    let workers = (0..prepared.setup.seats() as u32).filter(|rank| !absent.contains(&Rank(*rank)));
+    RecoveryTable::new(workers)
 }
 
 fn write_failure(directory: &Directory, name: &str) -> impl FnOnce(io::Error) -> RunError + use<> {

@@ -9,6 +9,7 @@ pub mod part_note;
 pub mod plots;
 pub mod read_records;
 pub mod records;
+pub mod recovery;
 pub mod summary;
 pub mod tensors;
 pub mod trace;

@@ -108,6 +108,22 @@ impl PreparedRun {
         self.config.loss_policy()
     }
 
+    /// Why a real run over several processes ends with the one that controls it, if it does.
+    pub fn survival_refusal(&self) -> Option<String> {
+        quelea_net::survival_refusal(&self.setup, &self.config.net_options())
+    }
+
+    /// Workers whose loss ends a real run: they mix for their hosts, and nobody can take their place.
+    /// None where the first loss ends it anyway.
+    pub fn irreplaceable(&self) -> Vec<u32> {
+        if self.loss_policy() == LossPolicy::Stop {
+            return Vec::new();
+        }
+        let view = &self.setup.view;
+        let workers = view.workers.iter();
+        workers.filter(|rank| self.setup.cannot_lose(view, **rank)).map(|rank| rank.0).collect()
+    }
+
     /// How long a process may be silent in a real run.
     pub fn silence_limits(&self) -> SilenceLimits {
         self.config.silence_limits()

@@ -77,6 +77,7 @@ fn disturbed(
         drive::processes(prepared, &options, recorder)
     });
     let finished = finished.unwrap_or_else(|error| panic!("{error}: {:#?}", chaos.incidents()));
+    assert_eq!(chaos.violations(), [""; 0], "{:#?}", chaos.incidents());
     (finished, chaos.incidents())
 }
 

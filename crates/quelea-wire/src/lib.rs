@@ -33,4 +33,4 @@ pub mod frame;
 pub use frame::{HEADER_BYTES, frame_bytes};
 
 /// The version of everything that is sent. Both ends must have the same.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;

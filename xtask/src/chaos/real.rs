@@ -12,6 +12,10 @@ use crate::{cargo, execute, output};
 const ALGORITHMS: [&str; 8] =
     ["allreduce", "d-psgd", "ad-psgd", "sgp", "aladdin", "asp", "local-sgd", "gradient-tracking"];
 
+/// Those whose workers share the data: each batch of every epoch must be confirmed exactly once.
+const SHARING: [&str; 3] = ["ad-psgd", "aladdin", "asp"];
+const SHARED: [&str; 4] = ["workers=8", "task.name=logistic", "data=shared", "task.compute_ms=20"];
+
 /// Every worker has the same minimum: whose gradients are missing for a while does not matter.
 const SETTINGS: [&str; 6] = [
     "workers=8",
@@ -67,7 +71,8 @@ fn attempt(asked: &RealChaos, algorithm: &str) -> Result<String> {
     command.args(["--mean-seconds", &asked.mean_seconds.to_string()]);
     command.args(["--seed", &asked.seed.to_string(), "--force", "--out"]).arg(&folder);
     let own = [format!("algorithm.name={algorithm}"), format!("steps={steps:.0}")];
-    for setting in SETTINGS.iter().copied().chain(own.iter().map(String::as_str)) {
+    let settings: &[&str] = if SHARING.contains(&algorithm) { &SHARED } else { &SETTINGS };
+    for setting in settings.iter().copied().chain(own.iter().map(String::as_str)) {
         command.args(["--set", setting]);
     }
     let ledger: Value = serde_json::from_str(&output(&mut command)?).context("its ledger")?;

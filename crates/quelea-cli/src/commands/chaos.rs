@@ -106,7 +106,14 @@ fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     let chaos = ProcessChaosRun::new(plan, workers);
     let finished = disturbed(&prepared, &chaos, plan, &directory, args.quiet || args.json)?;
     let references = references(registry, &args, directory.path())?;
-    let verdict = DisturbedRun { plan, incidents: chaos.incidents(), finished, references };
+    let verdict = DisturbedRun {
+        plan,
+        incidents: chaos.incidents(),
+        violations: chaos.violations(),
+        median_step_seconds: chaos.median_step_seconds(),
+        finished,
+        references,
+    };
     let text = serde_json::to_string_pretty(&verdict.json())?;
     let path = directory.path().join("chaos.json");
     std::fs::write(&path, &text).with_context(|| format!("cannot write {}", path.display()))?;
@@ -187,6 +194,9 @@ fn references(registry: &Registry, args: &Args, folder: &Path) -> anyhow::Result
 struct DisturbedRun {
     plan: ProcessChaos,
     incidents: Vec<Incident>,
+    /// What its records do not keep to.
+    violations: Vec<String>,
+    median_step_seconds: Option<f64>,
     finished: Finished,
     references: Vec<f64>,
 }
@@ -247,6 +257,15 @@ impl DisturbedRun {
                 planned.0, planned.1
             ));
         }
+        failures.extend(self.violations.iter().cloned());
+        if let Some(data) = &self.finished.summary.data
+            && data.confirmed != data.units
+        {
+            failures.push(format!(
+                "{} of {} batches were confirmed; each must be, once",
+                data.confirmed, data.units
+            ));
+        }
         if self.unnoticed() > 0 {
             failures.push(format!("{} kills were not noticed", self.unnoticed()));
         }
@@ -279,6 +298,7 @@ impl DisturbedRun {
             "reference_losses": self.references,
             "deviations": spread.map(|spread| spread.distance(self.loss(), self.references.len())),
             "failures": self.failures(),
+            "median_step_seconds": self.median_step_seconds,
             "incidents": self.incidents,
         })
     }
@@ -299,6 +319,9 @@ impl DisturbedRun {
             times("another worker's next step is done", |incident| incident.next_step_seconds),
             times("a worker has taken the place", |incident| incident.joined_seconds),
             times("its first step is done", |incident| incident.first_step_seconds),
+            times("the longest step of another worker took", |incident| {
+                incident.longest_step_seconds
+            }),
         ];
         let (kills, pauses) = (self.done(IncidentKind::Kill), self.done(IncidentKind::Pause));
         let joining = self.incidents.iter().filter(|incident| !incident.took_part).count();

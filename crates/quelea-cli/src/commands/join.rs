@@ -63,6 +63,10 @@ struct Args {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 
+    /// Start up to this many processes on this machine in the place of lost ones, should this process take over
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    restarts: u32,
+
     /// End when standard input is closed
     #[arg(long, hide = true)]
     with_parent: bool,
@@ -118,6 +122,7 @@ fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
             .map(Path::to_path_buf),
         out: args.out,
         took_over: Some(took_over),
+        restarts: args.restarts,
     };
     drive::join(registry, &place, &joining, None)?;
     if !args.quiet {

@@ -35,8 +35,8 @@ encrypts their connections travels over SSH.
 
 Needs the Python package, which has this command too. Rank 0 hosts the controller and the servers of
 the centralized algorithms. While a run lasts the others continue without a process that is lost,
-unless that is rank 0's or the script says on_loss=\"stop\"; at any other time a process that fails
-ends the others, and the last line names it.";
+unless the script says on_loss=\"stop\", or that is rank 0's and the run has servers or fewer than three
+processes; at any other time a process that fails ends the others, and the last line names it.";
 
 /// Start a PyTorch script several times, on this machine or on others
 #[derive(Debug, Parser)]

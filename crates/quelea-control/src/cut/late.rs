@@ -9,7 +9,9 @@ impl Controller {
     pub(crate) fn late_cut(&self) -> Option<String> {
         let cutting = &self.cutting;
         let (missing, what) = match &cutting.stage {
-            Stage::None | Stage::Resting { .. } | Stage::Writing { .. } => return None,
+            Stage::None | Stage::Resting { .. } | Stage::Writing { .. } | Stage::Holding => {
+                return None;
+            }
             Stage::Proposing(answers) => {
                 let answered = |rank: &usize| answers.contains_key(&(*rank as u32));
                 let silent = (0..self.ranks.len()).find(|rank| !answered(rank));

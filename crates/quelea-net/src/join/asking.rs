@@ -12,7 +12,7 @@ use crate::options::NetOptions;
 use crate::protocol::{self, JOB_BYTES, PacketError, SMALL_BYTES, SetupMessage, Wait};
 use crate::rendezvous::stand_by::{SILENCE_SECONDS, SeatWish};
 use crate::transport::tcp::prepare;
-use crate::trust::ControlStream;
+use crate::trust::{self, ControlStream};
 
 /// The coordinator's answer to a worker that may take part.
 pub(super) struct Welcome {
@@ -22,6 +22,7 @@ pub(super) struct Welcome {
     pub(super) timeline: bool,
     pub(super) late: bool,
     pub(super) shares: bool,
+    pub(super) reconnect_seconds: f64,
     pub(super) job: Vec<u8>,
 }
 
@@ -39,7 +40,8 @@ pub(super) fn ask(
     for entrance in entrances.iter().cycle() {
         let problem = match launcher::resolve(entrance.address()) {
             Ok((address, key)) => {
-                match ask_once(entrance, &address, wish, &key, limit / share, options)? {
+                let target = AskedPlace { address, key, limit: limit / share };
+                match ask_around(entrance, target, wish, options)? {
                     Ok(welcomed) => return Ok(welcomed),
                     Err(problem) => problem,
                 }
@@ -57,23 +59,68 @@ pub(super) fn ask(
     Err(NetError::Setup("the coordinator has not said where it listens".into()))
 }
 
-/// The inner error is one that may pass: nobody listens yet, or somebody else does.
-fn ask_once(
-    entrance: &JoinTarget,
-    address: &str,
-    wish: SeatWish,
-    key: &str,
+/// How often a worker is sent to another process: the one that controls the run may change meanwhile.
+const REDIRECTIONS: u32 = 4;
+
+/// Where somebody asks to take part.
+struct AskedPlace {
+    address: String,
+    /// The run's name there; empty where there is none.
+    key: String,
     limit: Duration,
+}
+
+/// What a process of the run answers.
+enum AskAnswer {
+    /// It may take part.
+    Welcomed(ControlStream, Welcome),
+    /// Another process controls the run, and listens there.
+    Redirected(String),
+    /// Why that may pass: nobody listens yet, or somebody else does.
+    Passing(String),
+}
+
+/// Asks a process of the run, and the one that it names, if it does not control the run itself. The inner
+/// error is one that may pass.
+fn ask_around(
+    entrance: &JoinTarget,
+    mut place: AskedPlace,
+    wish: SeatWish,
     options: &NetOptions,
 ) -> Result<Result<(ControlStream, Welcome), String>, NetError> {
+    for _ in 0..REDIRECTIONS {
+        let before = place.address.clone();
+        match ask_once(entrance, &place, wish, options)? {
+            AskAnswer::Welcomed(stream, welcome) => return Ok(Ok((stream, welcome))),
+            AskAnswer::Passing(problem) => return Ok(Err(problem)),
+            AskAnswer::Redirected(address) => {
+                options.security.check_host(trust::host_of(&address))?;
+                place = AskedPlace { address, key: String::new(), limit: place.limit };
+            }
+        }
+        if place.address == before {
+            break;
+        }
+    }
+    Ok(Err(format!("it sends workers to {}, and that one to others", place.address)))
+}
+
+fn ask_once(
+    entrance: &JoinTarget,
+    place: &AskedPlace,
+    wish: SeatWish,
+    options: &NetOptions,
+) -> Result<AskAnswer, NetError> {
+    let AskedPlace { address, key, limit } = place;
+    let address = address.as_str();
     let stream = match address.to_socket_addrs().map(|mut found| found.next()) {
-        Ok(Some(target)) => options.local.connect(&target, limit),
-        Ok(None) => return Ok(Err("the name has no address".into())),
+        Ok(Some(target)) => options.local.connect(&target, *limit),
+        Ok(None) => return Ok(AskAnswer::Passing("the name has no address".into())),
         Err(error) => Err(error),
     };
     let stream = match stream {
         Ok(stream) => stream,
-        Err(error) => return Ok(Err(error.to_string())),
+        Err(error) => return Ok(AskAnswer::Passing(error.to_string())),
     };
     let wrong = |error: PacketError| NetError::Handshake {
         address: address.into(),
@@ -82,7 +129,7 @@ fn ask_once(
     prepare(&stream, options.connect_seconds).map_err(|error| wrong(error.into()))?;
     let stream = match entrance.enter(stream, address, options)? {
         Ok(stream) => stream,
-        Err(problem) => return Ok(Err(problem)),
+        Err(problem) => return Ok(AskAnswer::Passing(problem)),
     };
     protocol::write(&stream, &wish.request(key)).map_err(wrong)?;
     let wait = Wait::new(options.connect_seconds, "an answer");
@@ -91,10 +138,14 @@ fn ask_once(
         answer = await_loss(&stream, address)?;
     }
     match answer.map_err(|error| entrance.explain(wrong(error)))? {
-        SetupMessage::Welcome { run, rank, open, timeline, late, shares, job } => {
-            Ok(Ok((stream, Welcome { run, rank, open, timeline, late, shares, job })))
+        SetupMessage::Welcome { run, rank, open, timeline, late, shares, reconnect, job } => {
+            let reconnect_seconds = reconnect.seconds();
+            let welcome =
+                Welcome { run, rank, open, timeline, late, shares, reconnect_seconds, job };
+            Ok(AskAnswer::Welcomed(stream, welcome))
         }
-        SetupMessage::Refused { reason, elsewhere: true } => Ok(Err(reason)),
+        SetupMessage::Redirect { address } => Ok(AskAnswer::Redirected(address)),
+        SetupMessage::Refused { reason, elsewhere: true } => Ok(AskAnswer::Passing(reason)),
         SetupMessage::Refused { reason, .. } => {
             Err(NetError::Refused { address: address.into(), reason })
         }

@@ -15,7 +15,7 @@ use super::command_reader::{CommandLine, CommandListener};
 use crate::controller::Incoming;
 use crate::options::NetOptions;
 use crate::protocol;
-use crate::rendezvous::worker_reader::{EventLimits, attend_worker};
+use crate::rendezvous::worker_reader::{EventLimits, WorkerReader, attend_worker};
 use crate::transport::tcp::Dialler;
 use crate::trust::{ControlStream, LinkIdentity};
 
@@ -34,7 +34,14 @@ pub(super) struct Caller {
 enum PeerCall {
     /// It is not answered yet; then this is said.
     Open(Vec<PeerMessage>),
-    Answered(ControlStream),
+    Answered(AnsweredCall),
+}
+
+/// The process of a rank that has answered.
+pub(super) struct AnsweredCall {
+    pub(super) stream: ControlStream,
+    /// Who reads what it says.
+    pub(super) reader: WorkerReader,
 }
 
 /// All of them, by rank.
@@ -108,9 +115,9 @@ impl PeerLines {
     fn claim(&mut self, rank: u32, message: PeerMessage) {
         match self.calls.get_mut(&rank) {
             Some(PeerCall::Open(waiting)) => waiting.push(message),
-            Some(PeerCall::Answered(stream)) => {
+            Some(PeerCall::Answered(call)) => {
                 // Whoever reads its answers sees that it is gone.
-                let _ = protocol::write(stream, &message);
+                let _ = protocol::write(&call.stream, &message);
             }
             None => {
                 self.calls.insert(rank, PeerCall::Open(vec![message]));
@@ -145,11 +152,11 @@ impl PeerLines {
         let limit = Duration::from_secs_f64(self.caller.options.peer_seconds / 4.0);
         let _ = stream.set_write_timeout(Some(limit));
         let limits = self.caller.limits.clone();
-        if attend_worker(rank, &stream, limits, self.process.clone()).is_err() {
+        let Ok(reader) = attend_worker(rank, &stream, limits, self.process.clone()) else {
             return false;
-        }
+        };
         let said = waiting.iter().all(|message| protocol::write(&stream, message).is_ok());
-        self.calls.insert(rank, PeerCall::Answered(stream));
+        self.calls.insert(rank, PeerCall::Answered(AnsweredCall { stream, reader }));
         said
     }
 
@@ -175,11 +182,16 @@ impl PeerLines {
     }
 
     /// The way to a rank that was called and has answered.
-    pub(super) fn take_call(&mut self, rank: u32) -> Option<ControlStream> {
+    pub(super) fn take_call(&mut self, rank: u32) -> Option<AnsweredCall> {
         match self.calls.remove(&rank)? {
-            PeerCall::Answered(stream) => Some(stream),
+            PeerCall::Answered(call) => Some(call),
             PeerCall::Open(_) => None,
         }
+    }
+
+    /// Where a rank listens, as far as that is known.
+    pub(super) fn address(&self, rank: u32) -> Option<&str> {
+        self.addresses.get(rank as usize).map(String::as_str).filter(|place| !place.is_empty())
     }
 
     /// Ends all others.
@@ -188,8 +200,8 @@ impl PeerLines {
             let _ = line.stream.shutdown(Shutdown::Both);
         }
         for call in std::mem::take(&mut self.calls).into_values() {
-            if let PeerCall::Answered(stream) = call {
-                let _ = stream.shutdown(Shutdown::Both);
+            if let PeerCall::Answered(call) = call {
+                let _ = call.stream.shutdown(Shutdown::Both);
             }
         }
     }

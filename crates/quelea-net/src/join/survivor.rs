@@ -1,7 +1,10 @@
 //! A worker's process in a run that survives the one that controls it: drives its rank's
 //! [`ControllerSuccession`] over connections with the others, and takes over when it is its turn.
 
+mod join_hall;
 mod leading;
+
+pub(super) use join_hall::JoinHall;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,7 +12,7 @@ use std::time::Duration;
 
 use quelea_control::{
     Command, ControllerSuccession, Inheritance, MemberState, MemberUnits, MissingQuorum, NO_RANK,
-    PeerMessage, QuorumRule, RankEvent, SuccessionConfig, SuccessionStep, ViewEntry,
+    PeerMessage, RankEvent, SuccessionConfig, SuccessionStep, ViewEntry,
 };
 use quelea_core::message::Rank;
 use quelea_core::time::Time;
@@ -19,11 +22,12 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::command_reader::CommandLine;
 use super::peer_lines::PeerLines;
-use crate::controller::{FIRST_TERM, Incoming};
+use crate::controller::Incoming;
 use crate::heir::Heir;
 use crate::local_ranks::ProcessContext;
 use crate::protocol::Survival;
 use crate::rank::Inbox;
+use crate::transport::JoinPlace;
 
 /// How long votes are waited for.
 const PATIENCE: Time = Time(5_000_000_000);
@@ -54,6 +58,8 @@ pub(super) struct SurvivorConfig<'a> {
     pub(super) heir: &'a mut dyn Heir,
     /// Where the coordinator is that the run begins with.
     pub(super) coordinator: String,
+    /// What workers need to join this run here.
+    pub(super) hall: JoinHall,
 }
 
 /// A process that may have to take over.
@@ -83,9 +89,9 @@ impl<'a> Survivor<'a> {
         let succession = ControllerSuccession::new(SuccessionConfig {
             rank: config.rank.0,
             controller,
-            term: FIRST_TERM,
+            term: config.survival.term,
             log: start.changes.iter().map(entry).collect(),
-            quorum: QuorumRule::Majority,
+            quorum: config.survival.quorum,
             patience: PATIENCE,
         });
         let view = start.view(setup);
@@ -259,6 +265,10 @@ impl<'a> Survivor<'a> {
         let Some(rank) = self.config.lines.rank_of(line) else { return };
         let term = self.claimed.get(&rank).copied().unwrap_or(self.succession.term());
         self.succession.hears_command(rank, term);
+        if let Some(address) = self.config.lines.address(rank) {
+            let place = JoinPlace::There(address.to_string());
+            self.config.context.doors.hear_joiners(place);
+        }
     }
 
     /// A line that is not followed has ended.
@@ -305,7 +315,7 @@ impl<'a> Survivor<'a> {
             .filter(|rank| !gone.contains(rank))
             .partition(|rank| *rank < self.config.rank.0);
         // Without them it could not take over either.
-        if !QuorumRule::Majority.is_met(&self.view.workers, NO_RANK, &after) {
+        if !self.config.survival.quorum.is_met(&self.view.workers, NO_RANK, &after) {
             return;
         }
         for rank in before {

@@ -17,8 +17,10 @@ use crate::protocol::{PacketStream, Wait};
 use crate::rendezvous::listener::{GuardedListener, WhenBusy};
 use crate::trust::{self, Access, ControlStream, Security};
 
-/// The first bytes on every connection.
-const MAGIC: [u8; 8] = *b"quelea\x00\x02";
+/// The first bytes on every connection; the version follows them.
+const MAGIC: [u8; 7] = *b"quelea\x00";
+/// What the processes of this program speak: the version of everything else that they send.
+const SPOKEN: u8 = quelea_wire::VERSION as u8;
 /// How long an opened connection may take to show that it belongs here, however slowly bytes drip in.
 const HELLO_SECONDS: f64 = 5.0;
 /// How often somebody who waits looks up.
@@ -185,13 +187,18 @@ fn admit(
     stream.receive_all(&mut hello, &wait).ok()?;
     let number = |at: usize| u32::from_le_bytes(hello[at..at + 4].try_into().expect("four"));
     let (rank, world) = (number(8), number(12));
-    if hello[..8] != MAGIC {
+    if hello[..7] != MAGIC {
         return None;
     }
-    let arrival = if world == expected {
-        members.arrive(rank, world)
-    } else {
-        Arrival::Refused(format!("it was started as one of {world}, rank 0 as one of {expected}"))
+    let arrival = match hello[7] {
+        SPOKEN if world == expected => members.arrive(rank, world),
+        SPOKEN => Arrival::Refused(format!(
+            "it was started as one of {world}, rank 0 as one of {expected}"
+        )),
+        other => Arrival::Refused(format!(
+            "it speaks version {other}, rank 0 speaks version {SPOKEN}: all processes of a run \
+             need the same version of quelea"
+        )),
     };
     let (good, body) = match &arrival {
         Arrival::Expected => (true, Vec::new()),
@@ -287,7 +294,8 @@ fn greet(
         }
         Security::Automatic | Security::Insecure => ControlStream::plain(socket),
     };
-    let hello = [&MAGIC[..], &launched.rank.to_le_bytes(), &launched.world.to_le_bytes()].concat();
+    let (rank, world) = (launched.rank.to_le_bytes(), launched.world.to_le_bytes());
+    let hello = [&MAGIC[..], &[SPOKEN], &rank, &world].concat();
     stream.transmit(&hello)?;
     tune(&stream)?;
     let word = read_up_to(&stream, INIT_BYTES, &mut || !wait.left().is_zero())?;
@@ -298,4 +306,28 @@ fn tune(stream: &ControlStream) -> io::Result<()> {
     stream.socket().set_nodelay(true)?;
     stream.set_read_timeout(Some(POLL_INTERVAL))?;
     stream.set_write_timeout(Some(POLL_INTERVAL))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_of_another_version_is_told_which_version_is_needed() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let visitor = TcpStream::connect(address).expect("it listens");
+        let (socket, _) = listener.accept().expect("it comes");
+        let other = SPOKEN - 1;
+        let hello = [&MAGIC[..], &[other], &1u32.to_le_bytes(), &2u32.to_le_bytes()].concat();
+        visitor.transmit(&hello).expect("it hears");
+        let members = GroupMembers::default();
+        assert!(admit(socket, None, 2, &members).is_none(), "it is not let in");
+        let answer = read_up_to(&ControlStream::plain(visitor), INIT_BYTES, &mut || true);
+        let answer = answer.expect("it is answered");
+        let reason = String::from_utf8_lossy(&answer.body);
+        let versions = format!("it speaks version {other}, rank 0 speaks version {SPOKEN}");
+        assert!(!answer.good && reason.contains(&versions), "{reason}");
+        assert!(matches!(members.arrive(1, 2), Arrival::Expected), "its place is still free");
+    }
 }

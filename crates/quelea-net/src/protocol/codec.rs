@@ -32,9 +32,10 @@ impl Packet for SetupMessage {
                 let rank = rank.map_or(u64::MAX, u64::from);
                 w.number(rank).text(key).packet(1)
             }
-            SetupMessage::Welcome { run, rank, open, timeline, late, shares, job } => {
+            SetupMessage::Welcome { run, rank, open, timeline, late, shares, reconnect, job } => {
                 let w = w.number(*run).number(*rank).number(*open).number(*timeline);
-                w.number(*late).number(*shares).bytes(job).packet(2)
+                let w = w.number(*late).number(*shares).number(reconnect.0);
+                w.bytes(job).packet(2)
             }
             SetupMessage::Refused { reason, elsewhere } => {
                 w.text(reason).number(*elsewhere).packet(3)
@@ -87,6 +88,7 @@ impl Packet for SetupMessage {
             }
             SetupMessage::Ended => w.packet(30),
             SetupMessage::Moved { rank, address } => w.number(*rank).text(address).packet(31),
+            SetupMessage::Redirect { address } => w.text(address).packet(32),
         }
     }
 
@@ -101,6 +103,7 @@ impl Packet for SetupMessage {
                 timeline: r.flag()?,
                 late: r.flag()?,
                 shares: r.flag()?,
+                reconnect: Time(r.number()?),
                 job: r.bytes()?.to_vec(),
             },
             3 => SetupMessage::Refused { reason: reason(r)?, elsewhere: r.flag()? },
@@ -159,6 +162,7 @@ impl Packet for SetupMessage {
             29 => SetupMessage::Control { run: r.number()?, from: r.small()?, to: r.small()? },
             30 => SetupMessage::Ended,
             31 => SetupMessage::Moved { rank: r.small()?, address: reason(r)? },
+            32 => SetupMessage::Redirect { address: r.text()? },
             _ => return Err(r.unknown()),
         })
     }
@@ -378,6 +382,7 @@ impl Packet for RankEvent {
 mod tests {
     use super::super::Survival;
     use super::*;
+    use quelea_control::QuorumRule;
     use quelea_control::RankSurvey;
     use quelea_core::message::Rank;
     use quelea_core::state::Saved;
@@ -524,9 +529,13 @@ mod tests {
         });
         let schedule = CheckpointSchedule { save_every: 5, evaluations: 6, steps: 7 };
         comes_back(SetupMessage::Start { zero: Time(8), schedule, survival: None });
-        let survival = Some(Survival { controller: 0, ranks: vec![0, 2], min_workers: 1 });
+        let quorum = QuorumRule::Any;
+        let (controller, ranks, min_workers, term) = (0, vec![0, 2], 1, 3);
+        let joiner_wait = Time(7);
+        let survival = Some(Survival { controller, ranks, min_workers, joiner_wait, quorum, term });
         comes_back(SetupMessage::Start { zero: Time(8), schedule, survival });
         comes_back(SetupMessage::Control { run: 1, from: 2, to: 3 });
+        comes_back(SetupMessage::Redirect { address: "10.0.0.1:4711".into() });
         comes_back(SetupMessage::Ended);
         comes_back(SetupMessage::Moved { rank: 3, address: "127.0.0.1:1".into() });
         comes_back(SetupMessage::Measure(Probe::Stream { to: vec![1], from: vec![2, 3] }));

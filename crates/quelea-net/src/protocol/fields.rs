@@ -152,6 +152,7 @@ pub(super) fn write_record(w: Writer, record: &Record) -> Writer {
         RecordKind::StateTransferred { bytes, seconds } => {
             w.number(16u8).number(*bytes).real(*seconds)
         }
+        RecordKind::Reconnected { peer } => w.number(17u8).number(*peer),
         RecordKind::View { number } => w.number(8u8).number(*number),
     }
 }
@@ -182,6 +183,7 @@ pub(super) fn read_record(r: &mut Reader<'_>) -> Result<Record, ControlError> {
         12 => RecordKind::Joined,
         15 => RecordKind::TookOver,
         16 => RecordKind::StateTransferred { bytes: r.number()?, seconds: r.real()? },
+        17 => RecordKind::Reconnected { peer: r.small()? },
         8 => RecordKind::View { number: r.small()? },
         9 => {
             let known = r.flag()?;

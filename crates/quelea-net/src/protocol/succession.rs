@@ -6,10 +6,12 @@ use std::borrow::Cow;
 use quelea_control::{
     MemberState, MemberUnits, PeerMessage, RankEvent, RestState, StoredEntry, ViewEntry,
 };
+use quelea_core::time::Time;
 use quelea_wire::control::{ControlError, Reader, Writer};
 
 use super::fields::{read_change, read_record, write_change, write_record};
 use super::{Packet, Survival};
+use quelea_control::QuorumRule;
 
 const CLAIM: u16 = 301;
 const VOTE: u16 = 302;
@@ -20,12 +22,17 @@ const VOTE_BYTES: u64 = 4 << 20;
 
 pub(super) fn write_survival(w: Writer, survival: &Survival) -> Writer {
     let w = w.number(survival.controller).number(survival.min_workers);
+    let w = w.number(survival.quorum == QuorumRule::Any).number(survival.term);
+    let w = w.number(survival.joiner_wait.0);
     w.list(&survival.ranks, |w, rank| w.number(*rank))
 }
 
 pub(super) fn read_survival(r: &mut Reader<'_>) -> Result<Survival, ControlError> {
     let (controller, min_workers) = (r.small()?, r.small()?);
-    Ok(Survival { controller, min_workers, ranks: r.list(Reader::small)? })
+    let quorum = if r.flag()? { QuorumRule::Any } else { QuorumRule::Majority };
+    let (term, joiner_wait) = (r.small()?, Time(r.number()?));
+    let ranks = r.list(Reader::small)?;
+    Ok(Survival { controller, min_workers, joiner_wait, quorum, term, ranks })
 }
 
 fn write_entry(w: Writer, entry: &ViewEntry) -> Writer {

@@ -1,19 +1,20 @@
 //! Admission of workers: each receives a rank and the job, and loads its data.
 
+mod gathering;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::Sender;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use quelea_core::message::Rank;
-use quelea_record::Observer;
+use quelea_core::time::Time;
 
 use crate::clock::RunClock;
 use crate::controller::Incoming;
-use crate::error::NetError;
 use crate::options::NetOptions;
 use crate::protocol::{self, PacketError, PacketStream, SMALL_BYTES, SetupMessage, Wait};
 use crate::rendezvous::addresses::ListeningPlace;
@@ -21,7 +22,7 @@ use crate::rendezvous::stand_by::SeatWish;
 use crate::transport::TransportKind;
 use crate::transport::tcp::prepare;
 use crate::trust::{Access, ControlStream, Credentials, RankSeat};
-use quelea_control::{Command, REASON_CHARS, RankEvent, WARNING_CHARS, shown};
+use quelea_control::{REASON_CHARS, RankEvent, WARNING_CHARS, shown};
 
 /// How often the observer is asked whether to keep waiting.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -136,10 +137,6 @@ impl Admission {
         peer: SocketAddr,
         arrived: &Mutex<Sender<Arrival>>,
     ) {
-        let send = |arrival| {
-            let arrived = arrived.lock().unwrap_or_else(PoisonError::into_inner);
-            let _ = arrived.send(arrival);
-        };
         let stream = match self.authenticate(stream) {
             Ok(stream) => stream,
             // A stranger gets no answer.
@@ -147,13 +144,28 @@ impl Admission {
                 return self.warn(format!("refused {peer}: {}", shown(&reason, WARNING_CHARS)));
             }
         };
-        let rank = match self.admit(&stream, peer) {
+        let wait = Wait::new(self.options.handshake_seconds, "a request to join");
+        match protocol::read(&stream, SMALL_BYTES, Some(wait)) {
+            Ok(word) => self.hear_word(stream, word, peer, arrived),
+            Err(error) => self.turn_away(&stream, peer, error.to_string(), false),
+        }
+    }
+
+    /// Admits one worker whose first words these are.
+    pub(crate) fn hear_word(
+        &self,
+        stream: ControlStream,
+        word: SetupMessage,
+        peer: SocketAddr,
+        arrived: &Mutex<Sender<Arrival>>,
+    ) {
+        let send = |arrival| {
+            let arrived = arrived.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = arrived.send(arrival);
+        };
+        let rank = match self.admit(&stream, word, peer) {
             Ok(rank) => rank,
-            Err((reason, elsewhere)) => {
-                self.warn(format!("refused {peer}: {}", shown(&reason, WARNING_CHARS)));
-                let _ = protocol::write(&stream, &SetupMessage::Refused { reason, elsewhere });
-                return;
-            }
+            Err((reason, elsewhere)) => return self.turn_away(&stream, peer, reason, elsewhere),
         };
         match self.prepare(&stream, rank) {
             Ok(Ok(place)) => {
@@ -166,6 +178,11 @@ impl Admission {
             }
             Err(reason) => self.lose(rank, &reason),
         }
+    }
+
+    fn turn_away(&self, stream: &ControlStream, peer: SocketAddr, reason: String, elsewhere: bool) {
+        self.warn(format!("refused {peer}: {}", shown(&reason, WARNING_CHARS)));
+        let _ = protocol::write(stream, &SetupMessage::Refused { reason, elsewhere });
     }
 
     /// A worker has left before the run: another may take its place.
@@ -184,11 +201,13 @@ impl Admission {
     }
 
     /// The rank of a worker that may take part.
-    fn admit(&self, stream: &ControlStream, peer: SocketAddr) -> Result<u32, (String, bool)> {
+    fn admit(
+        &self,
+        stream: &ControlStream,
+        word: SetupMessage,
+        peer: SocketAddr,
+    ) -> Result<u32, (String, bool)> {
         let plain = |reason: String| (reason, false);
-        let wait = Wait::new(self.options.handshake_seconds, "a request to join");
-        let word = protocol::read(stream, SMALL_BYTES, Some(wait));
-        let word = word.map_err(|e| plain(e.to_string()))?;
         let (wish, key) = match word {
             SetupMessage::Join { rank, key } => (SeatWish::of(rank), key),
             SetupMessage::StandBy { key } => (SeatWish::Lost, key),
@@ -270,7 +289,9 @@ impl Admission {
         let Admission { run, open, timeline, .. } = *self;
         let (late, job) = (self.has_begun.load(Ordering::Acquire), self.job.clone());
         let shares = self.options.transport == TransportKind::Auto;
-        let welcome = SetupMessage::Welcome { run, rank, open, timeline, late, shares, job };
+        let reconnect = Time::from_seconds(self.options.reconnect_seconds);
+        let welcome =
+            SetupMessage::Welcome { run, rank, open, timeline, late, shares, reconnect, job };
         let text = |error: PacketError| error.to_string();
         prepare(stream.socket(), self.options.connect_seconds).map_err(|e| e.to_string())?;
         protocol::write(stream, &welcome).map_err(text)?;
@@ -320,76 +341,5 @@ impl Admission {
         let given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
         let times = |rank| given.get(&rank).copied().unwrap_or(u32::from(!lost.contains(&rank)));
         (0..ranks as u32).map(times).collect()
-    }
-
-    /// Waits for all workers.
-    pub(crate) fn gather(
-        &self,
-        arrivals: &Receiver<Arrival>,
-        address: SocketAddr,
-        observer: &mut dyn Observer,
-    ) -> Result<Vec<JoinedWorker>, NetError> {
-        let mut joined: Vec<JoinedWorker> = Vec::new();
-        self.fill(&mut joined, arrivals, address, observer).inspect_err(|error| {
-            self.end();
-            for worker in &joined {
-                let _ = protocol::write(&worker.stream, &Command::Abort(error.to_string()));
-            }
-        })?;
-        Ok(joined)
-    }
-
-    fn fill(
-        &self,
-        joined: &mut Vec<JoinedWorker>,
-        arrivals: &Receiver<Arrival>,
-        address: SocketAddr,
-        observer: &mut dyn Observer,
-    ) -> Result<(), NetError> {
-        let begun = Instant::now();
-        let deadline = begun + Duration::from_secs_f64(self.options.connect_seconds);
-        let is_hosted = |(rank, by): &(&u32, &Option<_>)| **rank < self.workers && by.is_none();
-        let hosted = self.taken().iter().filter(is_hosted).count();
-        let expected = self.workers as usize - hosted - self.lost().len();
-        while joined.len() < expected {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match arrivals.recv_timeout(left.min(POLL_INTERVAL)) {
-                Ok(Ok(worker)) => joined.push(worker),
-                Ok(Err((rank, reason))) => return Err(NetError::Failed { rank, reason }),
-                Err(RecvTimeoutError::Timeout) if !left.is_zero() => {}
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                    let there: Vec<u32> = joined.iter().map(|worker| worker.rank).collect();
-                    let missing = self.missing(&there);
-                    let seconds = begun.elapsed().as_secs_f64();
-                    return Err(NetError::Missing { address, seconds, missing });
-                }
-            }
-            joined.retain(|worker| {
-                let stays = worker.stays();
-                if !stays {
-                    self.lose(worker.rank, "the connection was closed");
-                }
-                stays
-            });
-            observer.gathering(joined.len(), expected).map_err(NetError::Setup)?;
-        }
-        Ok(())
-    }
-
-    fn missing(&self, there: &[u32]) -> String {
-        let taken = self.taken();
-        let lost = self.lost().clone();
-        let is_missing = |rank: &u32| !there.contains(rank) && !lost.contains(rank);
-        let missing =
-            (0..self.workers).filter(is_missing).filter_map(|rank| match taken.get(&rank) {
-                None => Some(format!("worker {rank} to join")),
-                Some(Some(peer)) => Some(format!("worker {rank} at {peer} to load its data")),
-                Some(None) => None,
-            });
-        let missing = missing.collect::<Vec<_>>().join(", ");
-        match &*self.last_refusal.lock().unwrap_or_else(PoisonError::into_inner) {
-            Some(refusal) => format!("{missing} (last it {refusal})"),
-            None => missing,
-        }
     }
 }

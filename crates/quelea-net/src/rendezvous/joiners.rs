@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use quelea_control::{Command, Entrance, RankEvent};
 use quelea_core::time::Time;
-use quelea_record::{CheckpointSchedule, RecordKind};
+use quelea_record::{CheckpointSchedule, Record, RecordKind};
 
-use crate::controller::{ControlLink, Incoming};
+use crate::controller::{ControlLink, EnteringLink, Incoming, TransferredState};
 use crate::protocol::{self, SMALL_BYTES, SetupMessage, Survival, Wait};
 use crate::rendezvous::addresses::AddressTable;
 use crate::rendezvous::admission::{Admission, Arrival, JoinedWorker};
@@ -38,6 +38,8 @@ pub(crate) struct Joiners {
     pub(crate) joining: Option<u32>,
     /// Those who are connected with all others and wait to enter.
     pub(crate) waiting: BTreeMap<u32, JoinedWorker>,
+    /// States that were sent to those who entered.
+    pub(crate) transfers: u64,
     /// Who reads what each worker says.
     pub(crate) readers: BTreeMap<u32, WorkerReader>,
 }
@@ -56,7 +58,7 @@ impl Drop for Joiners {
 impl Joiners {
     /// Lets the next one who has arrived connect with the others, on a thread of its own.
     /// Before that, `links` bring the others word of their seats, so that no earlier holder is let in.
-    pub(crate) fn attend(&mut self, links: &[ControlLink]) {
+    pub(crate) fn attend(&mut self, links: &mut [ControlLink]) {
         while self.joining.is_none()
             && let Ok(arrival) = self.arrivals.try_recv()
         {
@@ -73,17 +75,12 @@ impl Joiners {
     }
 
     /// Tells everybody whose seat this rank's is now.
-    fn give_seat(&self, rank: u32, links: &[ControlLink]) {
+    fn give_seat(&self, rank: u32, links: &mut [ControlLink]) {
         let Some(identity) = &self.identity else { return };
         let times = self.admission.seats(self.limits.ranks)[rank as usize];
         let seat = RankSeat { rank, times };
         identity.seats().give(seat);
-        for link in links {
-            if let ControlLink::Remote(stream) = link {
-                // A worker that is gone is noticed by its reader.
-                let _ = protocol::write(stream, &SetupMessage::Seat(seat));
-            }
-        }
+        links.iter_mut().for_each(|link| link.mention(&SetupMessage::Seat(seat)));
         for waiting in self.waiting.values() {
             let _ = protocol::write(&waiting.stream, &SetupMessage::Seat(seat));
         }
@@ -152,53 +149,53 @@ impl Joiners {
         let _ = self.controller.send(Incoming::Event(RankEvent::Warning(text)));
     }
 
-    /// A worker enters: it receives its state and begins. The way to it and what that took, or why there is
-    /// none.
+    /// A worker enters: it receives its state, from a thread of its own, and begins. The way to it, or why
+    /// there is none.
     pub(crate) fn start(
         &mut self,
         entrance: Entrance,
         write_limit: Duration,
-    ) -> Result<StartedJoiner, String> {
+        now: Time,
+    ) -> Result<EnteringLink, String> {
         let Entrance { rank, start } = entrance;
         self.joining.take_if(|joining| *joining == rank);
         let gone = || "it was gone before it could enter".to_string();
         let JoinedWorker { stream, address, .. } = self.waiting.remove(&rank).ok_or_else(gone)?;
         let part = Box::new(start.parts.into_iter().next_back().unwrap_or_default());
         let elements: usize = part.state.vectors.values().map(Vec::len).sum();
-        let bytes = (elements * size_of::<f32>()) as u64;
+        let (bytes, step) = ((elements * size_of::<f32>()) as u64, part.step());
         let resume =
             SetupMessage::Resume { part, resized: false, joins: true, changes: start.changes };
         let (zero, schedule, survival) = (self.zero, self.schedule, self.survival.clone());
         let begin = SetupMessage::Start { zero, schedule, survival };
         let _ = stream.set_write_timeout(Some(write_limit));
-        let begun = running_time::now();
-        protocol::write(&stream, &resume)
-            .and_then(|()| protocol::write(&stream, &begin))
-            .map_err(|error| error.to_string())?;
+        self.transfers += 1;
+        let (number, controller, way) = (self.transfers, self.controller.clone(), stream.clone());
+        let send = move || {
+            let begun = running_time::now();
+            let written = protocol::write(&way, &resume)
+                .and_then(|()| protocol::write(&way, &begin))
+                .map_err(|error| error.to_string());
+            let seconds = (running_time::now() - begun).as_secs_f64();
+            let event = RecordKind::StateTransferred { bytes, seconds };
+            let sent = written.map(|()| Record { t: now.seconds() + seconds, rank, step, event });
+            let state = TransferredState { rank, number, sent };
+            // A controller that is gone needs no telling.
+            let _ = controller.send(Incoming::Transferred(state));
+        };
+        std::thread::Builder::new()
+            .name("state".to_string())
+            .spawn(send)
+            .map_err(|error| format!("cannot start a thread: {error}"))?;
         self.addresses.insert(rank, address);
         self.admission.fill_rank(rank);
-        let seconds = (running_time::now() - begun).as_secs_f64();
-        let event = RecordKind::StateTransferred { bytes, seconds };
-        Ok(StartedJoiner { link: ControlLink::Remote(stream), event })
+        Ok(EnteringLink::new(number, stream))
     }
-}
-
-/// A worker that has entered.
-pub(crate) struct StartedJoiner {
-    /// The way to it.
-    pub(crate) link: ControlLink,
-    /// What its state took.
-    pub(crate) event: RecordKind,
 }
 
 /// Tells everybody where a worker that joins listens: should this process be lost, they look there for it.
-fn tell_address(worker: &JoinedWorker, links: &[ControlLink]) {
+fn tell_address(worker: &JoinedWorker, links: &mut [ControlLink]) {
     let (rank, address) = (worker.rank, worker.address.to_string());
     let moved = SetupMessage::Moved { rank, address };
-    for link in links {
-        if let ControlLink::Remote(stream) = link {
-            // A worker that is gone is noticed by its reader.
-            let _ = protocol::write(stream, &moved);
-        }
-    }
+    links.iter_mut().for_each(|link| link.mention(&moved));
 }

@@ -29,13 +29,13 @@ use crate::rendezvous::admission::{Admission, Arrival};
 use crate::rendezvous::joiners::Joiners;
 use crate::rendezvous::listener::{GuardedListener, WhenBusy};
 use crate::rendezvous::starting::{
-    attend_workers, begin_worker, control_links, residents, run_number, send_states, survival,
-    vector_lengths,
+    attend_workers, begin_worker, control_links, residents, run_number, send_states, vector_lengths,
 };
 use crate::rendezvous::worker_reader::EventLimits;
+use crate::survival;
 use crate::transport::{Doors, MeshPlan, RankLinks, Transport, TransportKind, mpi};
 use crate::trust::{self, Access, JoinToken, LinkIdentity};
-use quelea_control::{Command, LossPolicy, SilenceLimits};
+use quelea_control::{Command, LossPolicy, QuorumRule, SilenceLimits};
 
 /// Which workers live in the coordinator's process. Servers always do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -143,6 +143,24 @@ impl Coordinator {
     /// How long a process may be silent.
     pub fn silence(mut self, limits: SilenceLimits) -> Coordinator {
         self.options.silence = limits;
+        self
+    }
+
+    /// How long the run waits for workers to join where fewer are left than it wants; 0: it ends.
+    pub fn await_joiners(mut self, seconds: f64) -> Coordinator {
+        self.options.joiner_seconds = seconds;
+        self
+    }
+
+    /// Who may continue when this process is lost.
+    pub fn quorum(mut self, rule: QuorumRule) -> Coordinator {
+        self.options.quorum = rule;
+        self
+    }
+
+    /// For how long a connection between ranks of two machines that broke may be restored; 0: it is not.
+    pub fn reconnect(mut self, seconds: f64) -> Coordinator {
+        self.options.reconnect_seconds = seconds;
         self
     }
 
@@ -255,7 +273,7 @@ impl Coordinator {
         send_states(&streams, &start);
         let (zero, schedule) = (clock.now() - start.now, observer.checkpoint_schedule());
         let lengths = vector_lengths(setup, &options);
-        let survival = survival(setup, gradients, &options, &rank_links);
+        let survival = survival::survival(setup, &options, &rank_links);
         let begins = SetupMessage::Start { zero, schedule, survival: survival.clone() };
         streams.values().for_each(|stream| begin_worker(stream, &begins, &options));
         let limits = EventLimits::new(setup.ranks(), lengths);
@@ -289,6 +307,7 @@ impl Coordinator {
             survival,
             joining: None,
             waiting: BTreeMap::new(),
+            transfers: 0,
             readers,
         };
         controller::run(&context, control_links, Some(joiners), observer, &incoming)

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use quelea_control::{LossPolicy, NO_RANK, VectorLengths};
+use quelea_control::VectorLengths;
 use quelea_core::message::Rank;
 use quelea_core::run_spec::RunSpec;
 use quelea_record::ResumePoint;
@@ -12,13 +12,11 @@ use quelea_record::ResumePoint;
 use super::addresses::{Streams, lost};
 use super::server::Hosted;
 use super::worker_reader::{EventLimits, WorkerReader, attend_worker};
-use crate::compute::Gradients;
 use crate::controller::{ControlLink, Incoming};
 use crate::error::NetError;
 use crate::local_ranks::LocalRanks;
 use crate::options::NetOptions;
-use crate::protocol::{self, SetupMessage, Survival};
-use crate::transport::{RankLinks, TransportKind};
+use crate::protocol::{self, SetupMessage};
 use crate::trust::ControlStream;
 
 /// How long the vectors are that workers send.
@@ -76,30 +74,6 @@ pub(super) fn control_links(
         },
     };
     (0..ranks).map(port).collect()
-}
-
-/// Below so many workers nobody takes over: the side of the controller would be needed.
-const LEAST_TO_SURVIVE: usize = 3;
-
-/// How the run survives this process, if it does: its workers can do without any of those that live here, and
-/// nothing else does.
-pub(super) fn survival(
-    setup: &RunSpec,
-    gradients: &Gradients,
-    options: &NetOptions,
-    here: &[RankLinks],
-) -> Option<Survival> {
-    let LossPolicy::Continue { min_workers } = options.on_loss else { return None };
-    // Without the first process of an MPI job, none of the others goes on.
-    let is_mpi = options.transport == TransportKind::Mpi;
-    let is_possible = options.survives && !gradients.are_external() && !is_mpi;
-    if !is_possible || setup.takeover_refusal().is_some() || setup.workers() < LEAST_TO_SURVIVE {
-        return None;
-    }
-    let ranks: Vec<u32> = here.iter().map(|links| links.rank.0).collect();
-    let controller = ranks.first().copied().unwrap_or(NO_RANK);
-    let min_workers = u32::try_from(min_workers).unwrap_or(u32::MAX);
-    Some(Survival { controller, ranks, min_workers })
 }
 
 /// The ranks of the coordinator's process.

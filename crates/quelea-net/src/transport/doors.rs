@@ -1,14 +1,17 @@
 //! How workers that join a run that has begun reach the ranks of this process.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use quelea_core::message::Rank;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::RankEndpoint;
+use crate::protocol::SetupMessage;
 use crate::rank::Inbox;
-use crate::trust::LinkIdentity;
+use crate::trust::{ControlStream, LinkIdentity};
 
 /// The ranks of this process that hear who joins, and the ranks in whose place somebody may. Clones are
 /// the same doors.
@@ -19,10 +22,33 @@ pub(crate) struct Doors {
     identity: Option<LinkIdentity>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct DoorState {
     inboxes: BTreeMap<Rank, UnboundedSender<Inbox>>,
     absent: BTreeSet<Rank>,
+    /// Where workers that ask here to join are heard.
+    joining: JoinPlace,
+}
+
+impl fmt::Debug for DoorState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DoorState").field("absent", &self.absent).finish_non_exhaustive()
+    }
+}
+
+/// Hears a worker that asks to join, with its first words.
+pub(crate) type HearJoiner = dyn Fn(ControlStream, SetupMessage, SocketAddr) + Send + Sync;
+
+/// Where workers are heard that ask a process of the run to join it.
+#[derive(Clone, Default)]
+pub(crate) enum JoinPlace {
+    /// Not here.
+    #[default]
+    Nowhere,
+    /// By this process, which controls the run.
+    Here(Arc<HearJoiner>),
+    /// By the process that listens there.
+    There(String),
 }
 
 impl Doors {
@@ -33,6 +59,16 @@ impl Doors {
 
     fn state(&self) -> MutexGuard<'_, DoorState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on workers that ask to join are heard there.
+    pub(crate) fn hear_joiners(&self, place: JoinPlace) {
+        self.state().joining = place;
+    }
+
+    /// Where workers that ask to join are heard.
+    pub(crate) fn joining(&self) -> JoinPlace {
+        self.state().joining.clone()
     }
 
     /// From now on `own` hears who joins.

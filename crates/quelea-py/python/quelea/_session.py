@@ -135,7 +135,8 @@ class Session:
         self.active = ActiveRun(
             run, self.settings.algorithm, self.trained, self.exchange, self._save
         )
-        _launched.note_run(self.exchange.processes.rank, self.settings.continues)
+        rank, continues = self.exchange.processes.rank, self.settings.continues
+        _launched.note_run(rank, continues, self.active.run.survives)
         self.trained.shards.reshard()
         self.bind_state()
         self.backward.attach(self.active)

@@ -178,7 +178,9 @@ class ChildProcesses:
     def _fail(self, rank: int, status: int) -> None:
         """A process has failed, or was killed: the others are ended, unless their run continues."""
         how = f"rank {rank} {_how(status)}"
-        if rank == 0 or not (self._continues() or rank in self.restarted):
+        if rank == 0 and os.path.exists(os.path.join(self.folder, _launched.SURVIVES)):
+            _say(f"{how}; the others continue without it, and another process controls the run")
+        elif rank == 0 or not (self._continues() or rank in self.restarted):
             self.failure = (rank, status)
         elif not self._continues():
             _say(f"{how} after the run")

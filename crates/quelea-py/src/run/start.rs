@@ -9,10 +9,11 @@ use quelea_core::run_spec::RunSpec;
 use quelea_net::external_loop::ExternalLoop;
 use quelea_net::process_group::RunUnderWay;
 use quelea_net::{
-    Coordinator, Gradients, Hosted, JobError, LeaveNotice, LossPolicy, NetOptions, SilenceLimits,
-    TransportKind,
+    Coordinator, DriveOn, Gradients, Heir, Hosted, JobError, LeaveNotice, LossPolicy, NetOptions,
+    SilenceLimits, TakeOver, TransportKind,
 };
 use quelea_page::log::LogClock;
+use quelea_record::SalvagedModel;
 use quelea_run::config::Config;
 use serde_json::Value;
 
@@ -31,6 +32,8 @@ const ENTRANCE_SECONDS: f64 = 3600.0;
 pub(super) struct Membership {
     pub(super) on_loss: LossPolicy,
     pub(super) silence: SilenceLimits,
+    /// For how long a broken connection between two machines may be restored.
+    pub(super) reconnect_seconds: f64,
     /// Notice for this process.
     pub(super) leave: LeaveNotice,
 }
@@ -39,7 +42,16 @@ impl Membership {
     /// As a configuration says it.
     pub(super) fn of(config: &Config) -> Membership {
         let (on_loss, silence) = (config.loss_policy(), config.silence_limits());
-        Membership { on_loss, silence, leave: LeaveNotice::default() }
+        let reconnect_seconds = config.membership.real("reconnect_seconds");
+        Membership { on_loss, silence, reconnect_seconds, leave: LeaveNotice::default() }
+    }
+}
+
+impl Membership {
+    /// Whether the others continue when the process that controls the run is lost.
+    pub(super) fn survives(&self, setup: &RunSpec) -> bool {
+        let options = NetOptions { on_loss: self.on_loss, ..NetOptions::default() };
+        quelea_net::survival_refusal(setup, &options).is_none()
     }
 }
 
@@ -105,7 +117,9 @@ impl RankStart {
             compute_factor: f64::INFINITY,
             security: group.security(),
             on_loss: self.membership.on_loss,
+            survives: true,
             silence: self.membership.silence,
+            reconnect_seconds: self.membership.reconnect_seconds,
             leave: self.membership.leave.clone(),
             transport: asked_transport()?,
             ..NetOptions::default()
@@ -155,7 +169,9 @@ impl RankStart {
         ended.map(|_| ()).map_err(|error| error.to_string())
     }
 
-    fn join(self, place: SocketAddr, rank: u32, options: &NetOptions) -> Result<(), String> {
+    fn join(mut self, place: SocketAddr, rank: u32, options: &NetOptions) -> Result<(), String> {
+        let recorder = std::mem::take(&mut self.recorder);
+        let mut heir = ScriptHeir { recorder, failure: None };
         let mut build =
             |job: &[u8]| match difference(&String::from_utf8_lossy(job), &self.described) {
                 None => Ok((self.setup.clone(), self.gradients())),
@@ -163,9 +179,35 @@ impl RankStart {
                     Err(JobError::from(format!("the run has {theirs}, this process has {own}")))
                 }
             };
-        let ended = quelea_net::join(&place.to_string(), Some(rank), options, &mut build);
-        ended.map_err(|error| error.to_string())
+        let place = place.to_string();
+        let ended = quelea_net::join_as_heir(&place, Some(rank), options, &mut build, &mut heir);
+        match (heir.failure, ended) {
+            (Some(failure), _) => Err(failure),
+            (None, ended) => ended.map_err(|error| error.to_string()),
+        }
     }
+}
+
+/// A script's process that takes over when the one that controls the run is lost. Its script keeps the model.
+struct ScriptHeir {
+    recorder: ScriptRecorder,
+    /// Why the run under this process has not ended well.
+    failure: Option<String>,
+}
+
+impl Heir for ScriptHeir {
+    fn begins(&mut self, _survives: bool) {}
+
+    fn take_over(&mut self, taken: &TakeOver, drive: DriveOn<'_>) {
+        let (rank, before) = (taken.rank, taken.before.unwrap_or(0));
+        eprintln!(
+            "quelea: the process of rank {before}, which controlled the run, was lost; that of rank \
+             {rank} controls it from now on"
+        );
+        self.failure = drive(&mut self.recorder).err().map(|error| error.to_string());
+    }
+
+    fn left_alone(&mut self, _model: SalvagedModel) {}
 }
 
 /// What `QUELEA_TRANSPORT` asks for.

@@ -1,6 +1,6 @@
 //! What was done to which worker, and what the run made of it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use quelea_record::{Record, RecordKind};
@@ -47,7 +47,14 @@ pub struct Incident {
     pub joined_seconds: Option<f64>,
     /// Until that worker had finished its first step.
     pub first_step_seconds: Option<f64>,
+    /// The longest step of any other worker that was under way then or ended within two seconds.
+    pub longest_step_seconds: Option<f64>,
 }
+
+/// For how long after an incident steps of others count as disturbed by it.
+const DISTURBED_SECONDS: f64 = 2.0;
+/// Steps whose times are kept for the median.
+const KEPT_STEPS: usize = 1 << 16;
 
 /// An incident with its moment.
 struct Entry {
@@ -60,11 +67,24 @@ pub(super) struct Ledger {
     members: BTreeSet<u32>,
     first_step: Option<Heard>,
     entries: Vec<Entry>,
+    /// When each worker's last step ended, on the run's clock.
+    ended: BTreeMap<u32, f64>,
+    /// How long steps took.
+    steps: Vec<f64>,
 }
 
 impl Ledger {
     pub(super) fn new(workers: usize) -> Ledger {
-        Ledger { members: (0..workers as u32).collect(), first_step: None, entries: Vec::new() }
+        let members = (0..workers as u32).collect();
+        let (entries, steps) = (Vec::new(), Vec::new());
+        Ledger { members, first_step: None, entries, ended: BTreeMap::new(), steps }
+    }
+
+    /// The median seconds between two steps of a worker.
+    pub(super) fn median_step_seconds(&self) -> Option<f64> {
+        let mut steps = self.steps.clone();
+        steps.sort_by(f64::total_cmp);
+        steps.get(steps.len() / 2).copied()
     }
 
     pub(super) fn has_begun(&self) -> bool {
@@ -97,6 +117,7 @@ impl Ledger {
             next_step_seconds: None,
             joined_seconds: None,
             first_step_seconds: None,
+            longest_step_seconds: None,
         };
         self.entries.push(Entry { at, incident });
     }
@@ -105,9 +126,10 @@ impl Ledger {
     pub(super) fn take(&mut self, record: &Record, now: Heard) {
         let rank = record.rank;
         match record.event {
-            RecordKind::Step { .. } => self.step(rank, now),
+            RecordKind::Step { .. } => self.step(rank, record.t, now),
             RecordKind::Lost | RecordKind::Left => {
                 self.members.remove(&rank);
+                self.ended.remove(&rank);
                 let of_rank = |entry: &&mut Entry| {
                     let Incident { rank: whose, took_part, noticed_seconds, .. } = entry.incident;
                     whose == rank && took_part && noticed_seconds.is_none()
@@ -130,8 +152,20 @@ impl Ledger {
         }
     }
 
-    fn step(&mut self, rank: u32, now: Heard) {
+    fn step(&mut self, rank: u32, t: f64, now: Heard) {
         self.first_step.get_or_insert(now);
+        if let Some(before) = self.ended.insert(rank, t) {
+            let took = t - before;
+            if self.steps.len() < KEPT_STEPS {
+                self.steps.push(took);
+            }
+            for Entry { at, incident } in &mut self.entries {
+                if incident.rank != rank && now.seconds_since(*at) <= DISTURBED_SECONDS.max(took) {
+                    let longest = incident.longest_step_seconds.get_or_insert(took);
+                    *longest = longest.max(took);
+                }
+            }
+        }
         for Entry { at, incident } in &mut self.entries {
             let Incident { rank: whose, noticed_seconds, joined_seconds, .. } = *incident;
             let seconds = now.seconds_since(*at);

@@ -1,13 +1,15 @@
 //! A worker's process that takes over a run: it writes the rest of the run, and the final files, where it is.
 
 use std::cell::RefCell;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
 use quelea_net::{DriveOn, Heir, TakeOver};
-use quelea_record::{ResumePoint, SalvagedModel};
+use quelea_record::{Record, RecordKind, ResumePoint, SalvagedModel};
 
-use super::{Joining, processes};
+use super::Joining;
+use super::processes::{self, ProcessOptions, Supervisor, Watching};
 use crate::error::RunError;
 use crate::execute::execute;
 use crate::files::aborted::{ABORTED, Salvaged};
@@ -15,6 +17,12 @@ use crate::files::directory::Directory;
 use crate::files::part_note::{PartNote, Predecessor, RunId};
 use crate::files::summary::ClockKind;
 use crate::prepared::PreparedRun;
+
+/// Processes in the place of lost ones. The watch ends first.
+struct Replacements {
+    _watching: Watching,
+    supervisor: Supervisor,
+}
 
 /// What a worker's process does when the one that controls the run is lost.
 pub(super) struct RunHeir<'a> {
@@ -52,12 +60,38 @@ impl RunHeir<'_> {
         if let Some(tell) = self.joining.took_over {
             tell(&told);
         }
-        execute(&prepared, &directory, &mut |_| {}, |recorder| {
+        let replacements = self.replacements(taken);
+        let mut watch = |record: &Record| {
+            if let (RecordKind::Lost, Some(replacements)) = (&record.event, &replacements) {
+                replacements.supervisor.replace_stranger(record.rank);
+            }
+        };
+        execute(&prepared, &directory, &mut watch, |recorder| {
             let mut outcome = drive(recorder)?;
             outcome.warnings.push(told);
+            if let Some(replacements) = &replacements {
+                outcome.warnings.extend(replacements.supervisor.part(&processes::absent(&outcome)));
+            }
             Ok((ClockKind::Real, outcome))
         })?;
         Ok(())
+    }
+
+    /// Who starts processes in the place of lost ones from now on, if the run was to have some.
+    fn replacements(&self, taken: &TakeOver) -> Option<Replacements> {
+        let (restarts, port) = (self.joining.restarts, taken.joining.as_ref().ok()?);
+        let executable = super::executable().ok().filter(|_| restarts > 0)?;
+        let tell = self.joining.took_over.unwrap_or(|_| {});
+        let options = ProcessOptions {
+            restarts,
+            tell: Arc::new(move |sentence: &str| tell(sentence)),
+            ..ProcessOptions::new(&executable)
+        };
+        let address = SocketAddr::from(([127, 0, 0, 1], *port));
+        let supervisor =
+            processes::heir_supervisor(&options, address, self.joining.coordinator_out.clone());
+        let watching = supervisor.watch();
+        Some(Replacements { _watching: watching, supervisor })
     }
 
     /// Where both parts of the run are.
@@ -67,10 +101,14 @@ impl RunHeir<'_> {
             None => format!("with the coordinator at {}", taken.coordinator),
         };
         let (rank, here) = (taken.rank, here.display());
+        let joining = match &taken.joining {
+            Ok(port) => format!("workers can join at port {port} of its machine"),
+            Err(why) => format!("nobody can join any more: {why}"),
+        };
         format!(
             "the coordinator was lost, and the process of rank {rank} controls the run: what was \
              recorded before is {before}, the rest and the final model are in {here}; `quelea merge` \
-             makes one folder of them"
+             makes one folder of them; {joining}"
         )
     }
 }

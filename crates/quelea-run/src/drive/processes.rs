@@ -9,7 +9,8 @@ mod supervisor;
 mod worker_process;
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -22,7 +23,7 @@ use crate::error::{RequestError, RunError};
 use crate::prepared::PreparedRun;
 use crate::recorder::RunRecorder;
 
-use supervisor::Supervisor;
+pub(super) use supervisor::{Supervisor, Watching};
 use worker_process::Starter;
 pub use worker_process::{ProcessSignal, kill_worker, signal_worker, workers_with_processes};
 
@@ -88,7 +89,7 @@ fn check_restarts(prepared: &PreparedRun, restarts: u32) -> Result<(), RequestEr
 }
 
 /// The workers that take no part any more.
-fn absent(outcome: &Outcome) -> BTreeSet<u32> {
+pub(super) fn absent(outcome: &Outcome) -> BTreeSet<u32> {
     outcome.ranks.iter().filter(|rank| rank.lost).map(|rank| rank.rank).collect()
 }
 
@@ -105,6 +106,17 @@ pub fn measure_processes(
     Ok(measured)
 }
 
+/// Who starts processes in the place of lost ones, which were not started from here: they join at `address`. One
+/// that takes over writes below `folder`.
+pub(super) fn heir_supervisor(
+    options: &ProcessOptions<'_>,
+    address: SocketAddr,
+    folder: Option<PathBuf>,
+) -> Supervisor {
+    let executable = options.executable.to_path_buf();
+    Supervisor::new(Starter { executable, address, folder, restarts: options.restarts }, options)
+}
+
 /// Starts a process for every worker, and the place where they join. One that takes over writes below
 /// `folder`.
 fn gather(
@@ -117,6 +129,7 @@ fn gather(
         executable: options.executable.to_path_buf(),
         address: place.address(),
         folder: folder.map(Path::to_path_buf),
+        restarts: options.restarts,
     };
     let supervisor = Supervisor::new(starter, options);
     let lost = prepared.start.absent(&prepared.setup);

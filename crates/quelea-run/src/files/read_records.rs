@@ -18,6 +18,7 @@ struct Line<'a> {
     waiting: Option<f64>,
     seconds: Option<f64>,
     to: Option<u32>,
+    peer: Option<u32>,
     bytes: Option<u64>,
     accuracy: Option<f64>,
     consensus: Option<f64>,
@@ -89,6 +90,7 @@ fn event(line: Line<'_>) -> Option<RecordKind> {
             bytes: line.bytes.unwrap_or(0),
             seconds: real(line.seconds),
         },
+        "reconnected" => RecordKind::Reconnected { peer: line.peer? },
         "took_over" => RecordKind::TookOver,
         "view" => RecordKind::View { number: line.number? },
         "deviation" => {
@@ -155,6 +157,7 @@ mod tests {
             RecordKind::Left,
             RecordKind::Joined,
             RecordKind::StateTransferred { bytes: 2_000_000, seconds: 0.125 },
+            RecordKind::Reconnected { peer: 3 },
             RecordKind::TookOver,
             RecordKind::View { number: 2 },
         ];

@@ -234,6 +234,7 @@ pub fn write_line(out: &mut impl Write, record: &Record) -> io::Result<()> {
             let seconds = Real(*seconds);
             write!(out, "\"state_transferred\",\"bytes\":{bytes},\"seconds\":{seconds}")
         }
+        RecordKind::Reconnected { peer } => write!(out, "\"reconnected\",\"peer\":{peer}"),
         RecordKind::TookOver => write!(out, "\"took_over\""),
         RecordKind::View { number } => write!(out, "\"view\",\"number\":{number}"),
     }?;
@@ -325,6 +326,7 @@ mod tests {
             (RecordKind::Left, "left"),
             (RecordKind::Joined, "joined"),
             (RecordKind::StateTransferred { bytes: 8, seconds: 0.5 }, "state_transferred"),
+            (RecordKind::Reconnected { peer: 3 }, "reconnected"),
             (RecordKind::TookOver, "took_over"),
             (RecordKind::View { number: 2 }, "view"),
         ] {

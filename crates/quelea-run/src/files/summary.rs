@@ -9,6 +9,7 @@ use quelea_record::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use super::recovery::RecoveryEvent;
 use super::tensors::ModelSlices;
 use crate::checkpoint::BestModel;
 use crate::evaluate::Spread;
@@ -63,6 +64,9 @@ pub struct Summary {
     /// The books of the data, where workers share them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<DataSummary>,
+    /// Every process that was lost, left, joined or took over, and how soon the run had recovered.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub recovery: Vec<RecoveryEvent>,
     /// Of every worker, each step whose number this divides is in `records.jsonl`.
     pub records_stride: u64,
     /// What went wrong without ending the run.
@@ -183,6 +187,8 @@ pub struct About {
     pub best: Option<BestModel>,
     /// Where the run was resumed.
     pub resumed_from_step: Option<u64>,
+    /// Who was lost, left or joined.
+    pub recovery: Vec<RecoveryEvent>,
     /// Of `records.jsonl`.
     pub records_stride: u64,
     /// What to add to the outcome's warnings.
@@ -222,6 +228,7 @@ impl Summary {
             measured: measured(&outcome.ranks),
             in_flight: in_flight(&outcome.in_flight),
             data: outcome.data.map(data),
+            recovery: about.recovery,
             records_stride: about.records_stride,
             warnings: outcome.warnings.iter().cloned().chain(about.warnings).collect(),
         }
@@ -335,6 +342,7 @@ mod tests {
             spread: None,
             best: None,
             resumed_from_step: None,
+            recovery: Vec::new(),
             records_stride: 1,
             warnings: Vec::new(),
         };

@@ -65,6 +65,11 @@ pub const TASK: TaskEntry = TaskEntry {
                 kind: OptionKind::Flag(true),
                 help: "whether there is a bias term",
             },
+            OptionSpec {
+                name: "compute_ms",
+                kind: OptionKind::Real { default: 0.0, min: 0.0, max: 1e6 },
+                help: "how long a gradient takes at least in `train`, for experiments",
+            },
         ],
     },
     extras: &[],

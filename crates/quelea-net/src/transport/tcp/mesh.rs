@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use quelea_core::message::Rank;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::UnboundedSender;
 
 use crate::controller::Incoming;
 use crate::error::NetError;
@@ -16,11 +16,13 @@ use crate::protocol::{self, PacketError, SMALL_BYTES, SetupMessage, Wait};
 use crate::rendezvous::listener::{GuardedListener, WhenBusy};
 use crate::transport::shared_memory::SharedPair;
 use crate::transport::tls::LinkSocket;
-use crate::transport::{MeshPlan, RankEndpoint, RankLinks, SharedMemory, SharedOffer, Transport};
+use crate::transport::{
+    JoinPlace, MeshPlan, RankEndpoint, RankLinks, SharedMemory, SharedOffer, Transport,
+};
 use quelea_control::{RankEvent, WARNING_CHARS, shown};
 
 use super::near::{self, Dialled};
-use super::restore::{Dialler, Reconnection, Restorer};
+use super::restore::{Dialler, Reconnection, Restorer, Returns};
 use super::{TcpConnection, TcpEndpoint, prepare, tune};
 
 impl MeshPlan {
@@ -52,8 +54,8 @@ pub(crate) struct Mesh {
     /// What this process can share with others on its machine.
     shared: Option<SharedMemory>,
     warnings: Sender<Incoming>,
-    /// Connections that take the place of broken ones, by (peer, own), until the links take them.
-    returns: Mutex<BTreeMap<(Rank, Rank), UnboundedReceiver<Reconnection>>>,
+    /// Which broken connections are replaced by new ones.
+    returns: Returns,
 }
 
 impl Mesh {
@@ -70,17 +72,10 @@ impl Mesh {
         let failed = |source| NetError::Listen { address: format!("{ip}, {shown}"), source };
         let listener = TcpListener::bind((ip, port)).map_err(failed)?;
         let (sender, arrivals) = channel();
-        let restored =
-            if options.reconnect_seconds > 0.0 { plan.expected() } else { BTreeSet::new() };
-        let (mut returning, mut returns) = (BTreeMap::new(), BTreeMap::new());
-        for pair in restored {
-            let (sender, receiver) = unbounded_channel();
-            returning.insert(pair, sender);
-            returns.insert(pair, receiver);
-        }
+        let returns = Returns::of(options);
         let guard = Guard {
             plan: plan.clone(),
-            returning,
+            returns: returns.clone(),
             missing: Mutex::new(plan.expected()),
             shared: shared.clone(),
             patience_seconds: options.handshake_seconds,
@@ -92,7 +87,7 @@ impl Mesh {
         let hear = move |stream, peer| guard.hear(stream, peer);
         let listener = GuardedListener::open(listener, when_busy, hear)
             .map_err(|source| NetError::Listen { address: "a port for peers".into(), source })?;
-        Ok(Mesh { plan, listener, arrivals, shared, warnings, returns: Mutex::new(returns) })
+        Ok(Mesh { plan, listener, arrivals, shared, warnings, returns })
     }
 
     /// The side of `own` where it dials `peer`.
@@ -107,13 +102,6 @@ impl Mesh {
         let problem = shown(problem, WARNING_CHARS);
         let text = format!("{own} and {peer} of one machine use TCP: {problem}");
         let _ = self.warnings.send(Incoming::Event(RankEvent::Warning(text)));
-    }
-
-    /// What restores the connection that `peer` has dialled to `own`.
-    fn awaiting(&self, peer: Rank, own: Rank, options: &NetOptions) -> Option<Restorer> {
-        let mut returns = self.returns.lock().unwrap_or_else(PoisonError::into_inner);
-        let limit = Duration::from_secs_f64(options.reconnect_seconds);
-        returns.remove(&(peer, own)).map(|arrivals| Restorer::Await { arrivals, limit })
     }
 }
 
@@ -136,7 +124,7 @@ impl Transport for Mesh {
             let dialler = self.dialler(own, peer, &addresses[peer.index()], options);
             let Dialled { stream, shared, problem } = dialler.connect(self.shared.as_ref())?;
             problem.iter().for_each(|problem| self.tell_separate(own, peer, problem));
-            let restores = options.reconnect_seconds > 0.0;
+            let restores = shared.is_none() && self.returns.are_for(&stream);
             let restorer = restores.then(|| Restorer::Dial(Box::new(dialler)));
             let connection = TcpConnection { peer, stream, restorer, shared };
             links.entry(own).or_default().push(connection);
@@ -145,9 +133,8 @@ impl Transport for Mesh {
         missing.retain(takes_part);
         while !missing.is_empty() {
             match self.arrivals.recv_timeout(wait.left()) {
-                Ok(Arrived { pair: (peer, own), stream, shared }) => {
+                Ok(Arrived { pair: (peer, own), stream, shared, restorer }) => {
                     missing.remove(&(peer, own));
-                    let restorer = self.awaiting(peer, own, options);
                     let connection = TcpConnection { peer, stream, restorer, shared };
                     links.entry(own).or_default().push(connection);
                 }
@@ -178,6 +165,8 @@ struct Arrived {
     stream: LinkSocket,
     /// If the two share memory.
     shared: Option<SharedPair>,
+    /// If it is restored when it breaks.
+    restorer: Option<Restorer>,
 }
 
 /// Lets in whoever belongs to the run: once, and again when its connection broke.
@@ -188,8 +177,8 @@ struct Guard {
     arrived: Mutex<Sender<Arrived>>,
     /// What this process can share.
     shared: Option<SharedMemory>,
-    /// To the links that may be restored, by (peer, own).
-    returning: BTreeMap<(Rank, Rank), UnboundedSender<Reconnection>>,
+    /// Which broken connections are replaced by new ones.
+    returns: Returns,
     /// To this process: what was refused, and who has something to say about who controls the run.
     warnings: Mutex<Sender<Incoming>>,
 }
@@ -198,8 +187,9 @@ struct Guard {
 enum Visit {
     First { pair: (Rank, Rank), offer: Option<SharedOffer> },
     Joins { pair: (Rank, Rank), offer: Option<SharedOffer> },
-    Again { pair: (Rank, Rank), received: u64 },
+    Again { link: UnboundedSender<Reconnection>, received: u64 },
     Control { peer: Rank },
+    Asks { word: SetupMessage },
 }
 
 impl Guard {
@@ -212,12 +202,13 @@ impl Guard {
         match self.judge(&stream) {
             Ok(Visit::First { pair, offer }) => self.admit(pair, stream, offer.as_ref()),
             Ok(Visit::Joins { pair, offer }) => self.let_in(pair, stream, offer.as_ref()),
-            Ok(Visit::Again { pair, received }) => {
+            Ok(Visit::Again { link, received }) => {
                 let reconnection = Reconnection { stream, peer_received: received };
                 // The link answers; if it has ended, nobody does, and the connection is closed.
-                let _ = self.returning[&pair].send(reconnection);
+                let _ = link.send(reconnection);
             }
             Ok(Visit::Control { peer }) => self.pass_on(peer, stream),
+            Ok(Visit::Asks { word }) => self.show_in(stream, word, peer),
             Err(reason) => self.refuse(&stream, peer, reason),
         }
     }
@@ -231,36 +222,59 @@ impl Guard {
         }
     }
 
+    /// Somebody asks to join the run: any process of it knows where that is done.
+    fn show_in(&self, stream: LinkSocket, word: SetupMessage, peer: SocketAddr) {
+        match self.plan.doors.joining() {
+            JoinPlace::Here(hear) => hear(stream.into_control(), word, peer),
+            JoinPlace::There(address) => {
+                // A visitor that does not hear it any more needs no answer.
+                let _ = protocol::write(&stream, &SetupMessage::Redirect { address });
+            }
+            JoinPlace::Nowhere => {
+                let reason = "the run has not begun here, or takes no workers".to_string();
+                self.refuse(&stream, peer, reason);
+            }
+        }
+    }
+
     fn admit(&self, pair: (Rank, Rank), stream: LinkSocket, offer: Option<&SharedOffer>) {
-        let Ok(shared) = self.accept(pair, &stream, offer) else {
+        let Ok((shared, restorer)) = self.accept(pair, &stream, offer) else {
             self.missing().insert(pair);
             return;
         };
         let arrived = self.arrived.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = arrived.send(Arrived { pair, stream, shared });
+        let _ = arrived.send(Arrived { pair, stream, shared, restorer });
     }
 
-    /// Tells a visitor that it may connect, and shares memory with it where both can.
+    /// Tells a visitor that it may connect, and shares memory with it where both can; otherwise the
+    /// connection may be restored.
     fn accept(
         &self,
         pair: (Rank, Rank),
         stream: &LinkSocket,
         offer: Option<&SharedOffer>,
-    ) -> Result<Option<SharedPair>, PacketError> {
+    ) -> Result<(Option<SharedPair>, Option<Restorer>), PacketError> {
+        // Before the visitor knows that it is connected: it may come again at once.
+        let restorer = self.returns.restorer(pair, stream);
         match (&self.shared, offer) {
             (Some(memory), Some(offer)) => {
                 let wait = Wait::new(self.patience_seconds, "word of shared memory");
-                near::answer(memory, pair, stream, offer, wait)
+                let shared = near::answer(memory, pair, stream, offer, wait)?;
+                let restorer = restorer.filter(|_| shared.is_none());
+                Ok((shared, restorer))
             }
-            _ => protocol::write(stream, &SetupMessage::Accepted).map(|()| None),
+            _ => {
+                protocol::write(stream, &SetupMessage::Accepted)?;
+                Ok((None, restorer))
+            }
         }
     }
 
     /// Hands the connection of a worker that joins to the rank that it is for.
     fn let_in(&self, pair: (Rank, Rank), stream: LinkSocket, offer: Option<&SharedOffer>) {
         let (peer, own) = pair;
-        if let Ok(shared) = self.accept(pair, &stream, offer) {
-            let connections = vec![TcpConnection { peer, stream, restorer: None, shared }];
+        if let Ok((shared, restorer)) = self.accept(pair, &stream, offer) {
+            let connections = vec![TcpConnection { peer, stream, restorer, shared }];
             self.plan.doors.pass(own, Box::new(TcpEndpoint { connections }));
         }
     }
@@ -303,14 +317,12 @@ impl Guard {
                 self.judge_hello(stream, run, (Rank(from), Rank(to)), Some(offer), &wait)
             }
             SetupMessage::Reconnect { run, from, to, received } => {
-                let pair = self.check_pair(run, Rank(from), Rank(to))?;
-                stream.check_rank(self.plan.identity.as_ref(), pair.0)?;
-                let link = self.returning.get(&pair);
-                let link = link.ok_or("connections of this run are not restored")?;
-                if link.is_closed() {
-                    return Err(format!("the link from {} to {} has ended", pair.0, pair.1));
+                if run != self.plan.run {
+                    return Err("it is not of this run".into());
                 }
-                Ok(Visit::Again { pair, received })
+                let link = self.returns.link((Rank(from), Rank(to)))?;
+                stream.check_rank(self.plan.identity.as_ref(), Rank(from))?;
+                Ok(Visit::Again { link, received })
             }
             SetupMessage::Control { run, from, to } => {
                 let (from, to) = (Rank(from), Rank(to));
@@ -320,6 +332,9 @@ impl Guard {
                 }
                 stream.check_rank(self.plan.identity.as_ref(), from)?;
                 Ok(Visit::Control { peer: from })
+            }
+            word @ (SetupMessage::Join { .. } | SetupMessage::StandBy { .. }) => {
+                Ok(Visit::Asks { word })
             }
             other => Err(format!("it began with {other:?} instead of a hello")),
         }

@@ -9,12 +9,14 @@
 //! ([`StreamLink::resume`]). The listener answers nothing itself: only the rank's own thread knows how
 //! many frames it has.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use quelea_core::message::Rank;
-use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
 use super::near::{self, Dialled};
@@ -171,6 +173,56 @@ impl Dialler {
 
     fn place(&self) -> String {
         format!("{} at {}", self.to, self.address)
+    }
+}
+
+/// The ways to links that may be restored, by (peer, own).
+type WaitingLinks = BTreeMap<(Rank, Rank), UnboundedSender<Reconnection>>;
+
+/// Connections that take the place of broken ones, on their way to the links. Clones are the same.
+#[derive(Clone, Debug)]
+pub(super) struct Returns {
+    /// How long one is waited for; zero: none are restored.
+    limit: Duration,
+    /// Whether those within one machine are.
+    restores_near: bool,
+    /// To the links, by (peer, own).
+    waiting: Arc<Mutex<WaitingLinks>>,
+}
+
+impl Returns {
+    pub(super) fn of(options: &NetOptions) -> Returns {
+        let limit = Duration::from_secs_f64(options.reconnect_seconds.clamp(0.0, 1e6));
+        Returns { limit, restores_near: options.reconnects_near, waiting: Arc::default() }
+    }
+
+    /// Whether a connection is restored when it breaks.
+    pub(super) fn are_for(&self, stream: &LinkSocket) -> bool {
+        !self.limit.is_zero() && (self.restores_near || !near::is_near(stream))
+    }
+
+    /// What restores the connection that `peer` has dialled to `own`, if anything does.
+    pub(super) fn restorer(&self, pair: (Rank, Rank), stream: &LinkSocket) -> Option<Restorer> {
+        if !self.are_for(stream) {
+            return None;
+        }
+        let (sender, arrivals) = unbounded_channel();
+        self.waiting().insert(pair, sender);
+        Some(Restorer::Await { arrivals, limit: self.limit })
+    }
+
+    /// Where a new connection of this pair goes, or why there is no such place.
+    pub(super) fn link(&self, pair: (Rank, Rank)) -> Result<UnboundedSender<Reconnection>, String> {
+        let link = self.waiting().get(&pair).cloned();
+        let link = link.ok_or("connections of this pair are not restored")?;
+        if link.is_closed() {
+            return Err(format!("the link from {} to {} has ended", pair.0, pair.1));
+        }
+        Ok(link)
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, WaitingLinks> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -27,12 +27,12 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// The processes of the workers. None outlives the last clone of this.
 #[derive(Clone)]
-pub(super) struct Supervisor {
+pub(in crate::drive) struct Supervisor {
     crew: Arc<Mutex<Crew>>,
 }
 
 /// Watches the processes as long as it is held.
-pub(super) struct Watching {
+pub(in crate::drive) struct Watching {
     end: Option<Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
@@ -100,8 +100,29 @@ impl Supervisor {
         Ok(())
     }
 
+    /// The process of a worker that was not started from here is lost: another comes, if there are restarts left.
+    pub(in crate::drive) fn replace_stranger(&self, rank: u32) {
+        let mut crew = self.crew();
+        if crew.seats.get(&rank).is_some_and(|seat| !matches!(seat.state, SeatState::Empty)) {
+            // That of a process from here is seen by its end.
+            return;
+        }
+        if crew.used == crew.restarts {
+            let restarts = crew.restarts;
+            let sentence = format!("worker {rank} was lost; all {restarts} restarts are used");
+            return crew.say(sentence);
+        }
+        crew.used += 1;
+        let (used, restarts) = (crew.used, crew.restarts);
+        let state = SeatState::Due(Instant::now());
+        crew.seats.insert(rank, Seat { state, deaths_at_once: 0 });
+        crew.say(format!(
+            "worker {rank} was lost; it is started again (restart {used} of {restarts})"
+        ));
+    }
+
     /// Looks after the processes on a thread of its own, where some may be started again.
-    pub(super) fn watch(&self) -> Watching {
+    pub(in crate::drive) fn watch(&self) -> Watching {
         if self.crew().restarts == 0 {
             return Watching { end: None, thread: None };
         }
@@ -148,7 +169,7 @@ impl Supervisor {
 
     /// Waits until all have ended, those at once that take no part; says what happened to them, and which
     /// did not end well.
-    pub(super) fn part(&self, absent: &BTreeSet<u32>) -> Vec<String> {
+    pub(in crate::drive) fn part(&self, absent: &BTreeSet<u32>) -> Vec<String> {
         let until = Instant::now() + SHUTDOWN_GRACE;
         let (seats, mut said) = {
             let mut crew = self.crew();

@@ -29,6 +29,8 @@ pub(super) struct Starter {
     pub(super) address: SocketAddr,
     /// Where the run is written: a process that takes over writes below.
     pub(super) folder: Option<PathBuf>,
+    /// How many processes one that takes over may start in the place of others.
+    pub(super) restarts: u32,
 }
 
 impl Starter {
@@ -37,6 +39,9 @@ impl Starter {
         let mut command = restarted(&self.executable);
         command.args(["join", &self.address.to_string(), "--rank", &rank.to_string(), "--quiet"]);
         command.args(["--wait", &WAIT_SECONDS.to_string(), "--with-parent"]);
+        if self.restarts > 0 {
+            command.args(["--restarts", &self.restarts.to_string()]);
+        }
         if let Some(folder) = &self.folder {
             command.arg("--out").arg(folder.join(format!("{TAKEN_OVER}{rank}")));
         }
