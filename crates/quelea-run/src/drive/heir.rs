@@ -9,7 +9,7 @@ use quelea_record::{ResumePoint, SalvagedModel};
 
 use super::{Joining, processes};
 use crate::error::RunError;
-use crate::execute::execute;
+use crate::execute::{begin, execute};
 use crate::files::aborted::{ABORTED, Salvaged};
 use crate::files::directory::Directory;
 use crate::files::part_note::{PartNote, Predecessor, RunId};
@@ -77,6 +77,7 @@ impl RunHeir<'_> {
 
 impl Heir for RunHeir<'_> {
     fn begins(&mut self, survives: bool) {
+        begin();
         if survives {
             processes::outlive_parent();
         }
