@@ -69,6 +69,9 @@ fn jobs_survive_lost_nodes_and_time_limits() {
     continue_without_a_node(&mut lab, &alone);
     resumes(&mut lab, &saved);
     another_job_resumes(&mut lab, &chained);
+    tasks_of_a_heterogeneous_job_are_one_run(&mut lab);
+    let first = submit(&mut lab, "--nodes 3 --name first");
+    the_node_of_the_script_is_lost(&mut lab, &first);
     names_that_do_not_resolve_are_said_at_once(&mut lab);
     for words in ["--nodes 2", "--nodes 4 --spares 1 --time 4:00:00 --save-before 300 --name big"] {
         let script = format!("quelea submit slurm run.toml {words} --force --script t.sbatch");
@@ -89,7 +92,7 @@ fn save(lab: &mut Lab, name: &str, job: &str) {
 
 /// The model of a run of `workers` that nothing has happened to.
 fn undisturbed(lab: &mut Lab, workers: u32) -> Vec<u8> {
-    let settings = format!("--set workers={workers} --set task.compute_ms=0");
+    let settings = format!("--force --set workers={workers} --set task.compute_ms=0");
     lab.good(&format!("quelea train run.toml {settings} --threads -q --out whole-{workers}"));
     model(lab, &format!("whole-{workers}"))
 }
@@ -148,6 +151,26 @@ fn replace_a_node(lab: &mut Lab, job: &str) {
     // Slurm waits for the node that was killed before it calls the job completed.
     let is_good = state.contains("JobState=COMPLET") && state.contains("ExitCode=0:0");
     assert!(is_good, "{state}\n{told}");
+}
+
+/// Slurm keeps a job whose script is lost; a watcher on another node has it requeued.
+fn the_node_of_the_script_is_lost(lab: &mut Lab, job: &str) {
+    await_checkpoint(lab, "runs/first", job);
+    let nodes = lab.good(&format!("scontrol show hostnames $(squeue -h -j {job} -o %N)"));
+    lab.good(&format!("kill_node {}", nodes.lines().next().expect("three nodes")));
+    await_file(lab, "runs/first/summary.json", job);
+    let shown = lab.good(&format!("scontrol show job {job}"));
+    assert!(shown.contains("Restarts=1"), "{shown}");
+    let whole = undisturbed(lab, 3);
+    assert_eq!(model(lab, "runs/first"), whole, "the loss cannot be seen in the model");
+}
+
+fn tasks_of_a_heterogeneous_job_are_one_run(lab: &mut Lab) {
+    let program = env!("CARGO_BIN_EXE_quelea");
+    let tasks = format!("srun -N1 -n1 : -N1 -n1 {program} train run.toml --out mixed");
+    lab.good(&format!("QUELEA_INSECURE=1 timeout 100 {tasks}"));
+    let whole = undisturbed(lab, 2);
+    assert_eq!(model(lab, "mixed"), whole);
 }
 
 fn names_that_do_not_resolve_are_said_at_once(lab: &mut Lab) {
