@@ -15,7 +15,8 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::{
-    accuracy, cargo, compile, environment, groups, network, output, peers, python, reality, survive,
+    accuracy, cargo, compile, environment, groups, many, network, output, peers, python, reality,
+    survive,
 };
 
 /// One program that measures.
@@ -77,6 +78,11 @@ const BENCHES: &[Bench] = &[
         what: "1,024 virtual workers × 200 steps, and how time grows",
         command: &["bench", "-q", "-p", "quelea-sim", "--bench", "scale", "--", "--json"],
     },
+    Bench {
+        name: "control",
+        what: "what the controller exchanges with 64 to 4,096 virtual workers, per worker and step",
+        command: &["bench", "-q", "-p", "quelea-sim", "--bench", "control", "--", "--json"],
+    },
 ];
 
 /// Measures the stream encrypted and with its messages inspected, instead of against a bare socket; and runs
@@ -102,9 +108,10 @@ const SHAPED: [(&str, &str, Measure); 2] =
 
 type MeasureHere = fn() -> Result<Vec<Value>>;
 /// Benches of this module and others that need only this machine.
-const LOCAL: [(&str, &str, MeasureHere); 2] = [
+const LOCAL: [(&str, &str, MeasureHere); 3] = [
     (HANDOFF, HANDOFF_WHAT, || reality::handoffs(&reality::program()?)),
     (compile::NAME, compile::WHAT, compile::measure),
+    (many::NAME, many::WHAT, many::measure),
 ];
 
 /// Rows of a bench that runs the whole program.
@@ -123,6 +130,7 @@ fn list() {
     BENCHES.iter().for_each(|bench| println!("{:8} {}", bench.name, bench.what));
     println!("{HANDOFF:8} {HANDOFF_WHAT}");
     println!("{:8} {}", compile::NAME, compile::WHAT);
+    println!("{:8} {}", many::NAME, many::WHAT);
     println!("{REALITY:8} {REALITY_WHAT}");
     println!("{:8} {}", groups::NAME, groups::WHAT);
     println!("{:8} {}", accuracy::NAME, accuracy::WHAT);
@@ -145,7 +153,7 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     check_flags(&flags)?;
     let tls = flags.iter().any(|flag| *flag == TLS);
     for name in &names {
-        let others = [groups::NAME, accuracy::NAME, compile::NAME, survive::NAME];
+        let others = [groups::NAME, accuracy::NAME, compile::NAME, many::NAME, survive::NAME];
         let known = [REALITY, HANDOFF, EVENTS].iter().chain(&others).any(|known| known == name)
             || !peer_parts(&[name]).is_empty();
         if !known && !BENCHES.iter().any(|bench| bench.name == *name) {

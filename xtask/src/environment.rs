@@ -144,7 +144,7 @@ pub(crate) fn tensorboard(python: PathBuf) -> Result<TensorboardReader> {
     Ok(TensorboardReader { python, path })
 }
 
-/// What holds manifests against Kubernetes' schema.
+/// What holds manifests against Kubernetes' schema and the types of Kubeflow Trainer and JobSet.
 const KUBERNETES: &[&str] = &[
     "kubernetes-validate",
     "jsonschema",
@@ -156,11 +156,18 @@ const KUBERNETES: &[&str] = &[
     "importlib-resources",
     "packaging",
     "typing-extensions",
+    "kubeflow-trainer-api==2.3.0",
+    "pydantic==2.14.3",
+    "pydantic-core==2.50.4",
+    "annotated-types",
+    "typing-inspection",
+    "python-dateutil",
+    "six",
 ];
 
-/// Provides the validator beside the environment of this interpreter: what goes into the path.
+/// Provides the validators beside the environment of this interpreter: what goes into the path.
 pub(crate) fn kubernetes_validate(python: &Path) -> Result<PathBuf> {
-    provide_beside(python, KUBERNETES)
+    provide_named(python, "kubernetes-validate+kubeflow-trainer-api-2.3.0", KUBERNETES)
 }
 
 /// What loads records into tables, beside an environment that has NumPy.

@@ -14,6 +14,7 @@ mod groups;
 mod guests;
 mod licences;
 mod links;
+mod many;
 mod markdown;
 mod mpi;
 mod network;

@@ -2,7 +2,7 @@
 //! also go to `records.jsonl`.
 
 use std::fs::File;
-use std::io::BufWriter;
+use std::io::{self, BufWriter};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use std::sync::Arc;
 use quelea_page::description::RunDescription;
 use quelea_page::folder;
 use quelea_page::forecaster::{self, GradientTimes};
+use quelea_page::kubeflow::{StatusServer, TrainJobReporter};
 use quelea_page::log::{LogClock, RunControls, RunLog};
 use quelea_page::server::{PageServer, PageSource};
 use quelea_page::tensorboard::TensorboardWriter;
@@ -50,6 +51,8 @@ pub fn address_line(address: SocketAddr) -> String {
 pub struct Onlookers {
     page: Option<LivePage>,
     tensorboard: Option<TensorboardWriter<BufWriter<File>>>,
+    /// In a pod of a TrainJob.
+    train_job: Option<TrainJobReporter>,
 }
 
 struct LivePage {
@@ -74,7 +77,8 @@ impl Onlookers {
         });
         let tensorboard =
             output.tensorboard.then(|| TensorboardWriter::create(directory, prepared.setup.steps));
-        Ok(Onlookers { page: page.transpose()?, tensorboard: tensorboard.transpose()? })
+        let train_job = train_job(prepared, kind).transpose()?;
+        Ok(Onlookers { page: page.transpose()?, tensorboard: tensorboard.transpose()?, train_job })
     }
 
     /// How often ranks shall be surveyed for them, if at all.
@@ -91,6 +95,9 @@ impl Onlookers {
         if let Some(tensorboard) = &mut self.tensorboard {
             tensorboard.take(record);
         }
+        if let Some(train_job) = &mut self.train_job {
+            train_job.take(record);
+        }
     }
 
     /// The run has ended. Who looks at its page sees that.
@@ -102,9 +109,20 @@ impl Onlookers {
             }
             server.farewell();
         }
+        if let Some(train_job) = self.train_job {
+            train_job.finish(finished.is_ok());
+        }
         self.tensorboard.map(TensorboardWriter::finish).transpose()?;
         Ok(())
     }
+}
+
+/// Tells the controller of a TrainJob how far a real run is, where it wants to know.
+fn train_job(prepared: &PreparedRun, kind: DriverKind) -> Option<io::Result<TrainJobReporter>> {
+    let server = StatusServer::from_env(|name| std::env::var(name).ok());
+    let server = server.filter(|_| kind != DriverKind::Virtual)?;
+    let done = prepared.start.steps(prepared.config.workers);
+    Some(TrainJobReporter::start(server, prepared.total_steps(), done, mention))
 }
 
 impl LivePage {

@@ -5,6 +5,7 @@ use std::net::ToSocketAddrs;
 use std::path::PathBuf;
 
 use quelea_core::registry::Registry;
+use quelea_page::health::HealthServer;
 use quelea_run::checkpoint::read::{self, Checkpoint};
 use quelea_run::config::source::{self, ConfigSetting};
 use quelea_run::config::{self, Config};
@@ -77,6 +78,23 @@ pub struct LocalArgs {
     /// What others are told to connect to, where that is not this machine's own address; as QUELEA_ADVERTISE
     #[arg(long, value_name = "HOST[:PORT]")]
     advertise: Option<String>,
+}
+
+/// Where a cluster asks how this process is.
+#[derive(Clone, Debug, clap::Args)]
+pub struct HealthArgs {
+    /// Answer /healthz (this process lives) and /readyz (the run has begun) at this address, or at this port of all
+    /// addresses; as QUELEA_HEALTH
+    #[arg(long, value_name = "[ADDRESS:]PORT")]
+    health: Option<String>,
+}
+
+impl HealthArgs {
+    /// Answers from now on, as long as this is held, if it is asked for.
+    pub fn serve(&self) -> anyhow::Result<Option<HealthServer>> {
+        let asked = self.health.clone().or_else(|| std::env::var("QUELEA_HEALTH").ok());
+        Ok(asked.map(|address| HealthServer::start(&address)).transpose()?)
+    }
 }
 
 impl LocalArgs {

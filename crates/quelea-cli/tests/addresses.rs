@@ -3,27 +3,30 @@
 
 mod common;
 
-use common::{Lab, skipped};
+use common::Lab;
 
 const QUELEA: &str = env!("CARGO_BIN_EXE_quelea");
 
 fn lab() -> Option<Lab> {
-    match Lab::start(
-        include_str!("ssh/lab.sh"),
-        &["3"],
-        &["sshd", "ssh", "ssh-keygen", "unshare", "ip"],
-    ) {
-        Ok(mut lab) => {
-            lab.good(&format!("cd {}", lab.path("").display()));
-            lab.write(
-                "run.toml",
-                "steps = 20\n[task]\nname = \"quadratic\"\n[algorithm]\nname = \"d-psgd\"\n",
-            );
-            Some(lab)
-        }
-        Err(why) => {
-            skipped("addresses", &why);
-            None
+    let needed = ["sshd", "ssh", "ssh-keygen", "unshare", "ip"];
+    let mut lab = Lab::start("addresses", include_str!("ssh/lab.sh"), &["3"], &needed)?;
+    lab.good(&format!("cd {}", lab.path("").display()));
+    lab.write(
+        "run.toml",
+        "steps = 20\n[task]\nname = \"quadratic\"\n[algorithm]\nname = \"d-psgd\"\n",
+    );
+    Some(lab)
+}
+
+#[test]
+fn a_lab_that_could_start_and_does_not_is_a_failure() {
+    let start = || Lab::start("nothing", "echo failed: no network", &[], &["unshare", "ip"]);
+    match std::panic::catch_unwind(start) {
+        // There are no namespaces here.
+        Ok(lab) => assert!(lab.is_none()),
+        Err(panic) => {
+            let told = panic.downcast_ref::<String>().expect("a text");
+            assert_eq!(told, "the lab for nothing has not started: failed: no network");
         }
     }
 }
@@ -80,6 +83,12 @@ fn workers_are_reached_over_ipv6_by_subnet_and_at_an_advertised_address() {
         ),
         "{told}"
     );
+    let unknown = "QUELEA_RANK=1 QUELEA_WORLD_SIZE=2 QUELEA_RENDEZVOUS=nobody.invalid:7000";
+    let (told, status) = lab.run(&format!("{unknown} ip netns exec b {QUELEA} train run.toml"));
+    assert_eq!(status, 2, "{told}");
+    let sentence =
+        "quelea: the name of rank 0's machine, nobody.invalid, does not resolve on this machine";
+    assert!(told.contains(sentence) && told.contains("QUELEA_RENDEZVOUS=ADDRESS:7000"), "{told}");
     let (told, status) = lab.run(&format!("{QUELEA} join nobody.invalid:29470 --insecure"));
     assert_eq!(status, 2, "{told}");
     assert!(

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Lab, skipped};
+use common::Lab;
 use serde_json::Value;
 
 const QUELEA: &str = env!("CARGO_BIN_EXE_quelea");
@@ -11,10 +11,8 @@ const QUELEA: &str = env!("CARGO_BIN_EXE_quelea");
 #[test]
 fn a_slow_host_and_a_pair_without_a_way_are_named() {
     let needed = ["sshd", "ssh", "ssh-keygen", "unshare", "ip", "tc"];
-    let mut lab = match Lab::start(include_str!("ssh/lab.sh"), &["4"], &needed) {
-        Ok(lab) => lab,
-        Err(why) => return skipped("doctor", &why),
-    };
+    let script = include_str!("ssh/lab.sh");
+    let Some(mut lab) = Lab::start("doctor", script, &["4"], &needed) else { return };
     lab.good(&format!(
         "cd {}; over=(--ssh \"$ssh\" --remote-program {QUELEA})",
         lab.path("").display()

@@ -6,7 +6,7 @@ mod common;
 use std::fs;
 use std::path::Path;
 
-use common::{Lab, skipped};
+use common::Lab;
 use serde_json::Value;
 
 const RUN: &str = "\
@@ -22,18 +22,11 @@ every = 10
 
 fn lab(nodes: &str) -> Option<Lab> {
     let needed = ["slurmctld", "slurmd", "sbatch", "srun", "munged", "unshare", "ip"];
-    match Lab::start(include_str!("slurm/lab.sh"), &[nodes], &needed) {
-        Ok(mut lab) => {
-            lab.write("run.toml", RUN);
-            let quelea = env!("CARGO_BIN_EXE_quelea");
-            lab.good(&format!("cd {}; quelea() {{ {quelea} \"$@\"; }}", lab.path("").display()));
-            Some(lab)
-        }
-        Err(why) => {
-            skipped("Slurm", &why);
-            None
-        }
-    }
+    let mut lab = Lab::start("Slurm", include_str!("slurm/lab.sh"), &[nodes], &needed)?;
+    lab.write("run.toml", RUN);
+    let quelea = env!("CARGO_BIN_EXE_quelea");
+    lab.good(&format!("cd {}; quelea() {{ {quelea} \"$@\"; }}", lab.path("").display()));
+    Some(lab)
 }
 
 /// Submits a job that runs this build of the program; its number.
@@ -65,25 +58,72 @@ fn summary(folder: &Path) -> Value {
 fn jobs_survive_lost_nodes_and_time_limits() {
     let Some(mut lab) = lab("8") else { return };
     let saved = submit(&mut lab, "--nodes 3 --time 10 --name saved");
-    save(&mut lab, &saved);
-    // While the job waits to be started again.
-    let spare = "--nodes 3 --spares 1 --name spare --set algorithm.name=aladdin";
+    save(&mut lab, "saved", &saved);
+    // While the job waits to be started again: what the README prints.
+    let spare = "--nodes 4 --spares 1 --time 4:00:00 --name spare --set algorithm.name=aladdin";
     let replaced = submit(&mut lab, spare);
     replace_a_node(&mut lab, &replaced);
+    let chained = submit(&mut lab, "--nodes 2 --time 10 --name chained --option=--no-requeue");
+    save(&mut lab, "chained", &chained);
+    let alone = submit(&mut lab, "--nodes 3 --name alone");
+    continue_without_a_node(&mut lab, &alone);
     resumes(&mut lab, &saved);
+    another_job_resumes(&mut lab, &chained);
+    tasks_of_a_heterogeneous_job_are_one_run(&mut lab);
+    let first = submit(&mut lab, "--nodes 3 --name first");
+    the_node_of_the_script_is_lost(&mut lab, &first);
     names_that_do_not_resolve_are_said_at_once(&mut lab);
-    lab.good(
-        "quelea submit slurm run.toml --nodes 2 --script t.sbatch && sbatch --test-only t.sbatch",
-    );
+    for words in ["--nodes 2", "--nodes 4 --spares 1 --time 4:00:00 --save-before 300 --name big"] {
+        let script = format!("quelea submit slurm run.toml {words} --force --script t.sbatch");
+        lab.good(&format!(
+            "{script} --set optimizer.lr=0.1 --before true && sbatch --test-only t.sbatch"
+        ));
+    }
     if std::env::var_os("QUELEA_SLURM").is_some_and(|value| value == "full") {
         the_real_time_limit(&mut lab);
     }
 }
 
 /// The signal that Slurm sends before the limit, without waiting for it.
-fn save(lab: &mut Lab, job: &str) {
-    await_checkpoint(lab, "runs/saved", job);
+fn save(lab: &mut Lab, name: &str, job: &str) {
+    await_checkpoint(lab, &format!("runs/{name}"), job);
     lab.good(&format!("scancel --signal=USR1 --batch {job}"));
+}
+
+/// The model of a run of `workers` that nothing has happened to.
+fn undisturbed(lab: &mut Lab, workers: u32) -> Vec<u8> {
+    let settings = format!("--force --set workers={workers} --set task.compute_ms=0");
+    lab.good(&format!("quelea train run.toml {settings} --threads -q --out whole-{workers}"));
+    model(lab, &format!("whole-{workers}"))
+}
+
+fn model(lab: &Lab, run: &str) -> Vec<u8> {
+    fs::read(lab.path(run).join("final.safetensors")).expect("a model")
+}
+
+/// Where a job may not be requeued, it submits another that depends on it.
+fn another_job_resumes(lab: &mut Lab, job: &str) {
+    await_file(lab, "runs/chained/summary.json", job);
+    let first = fs::read_to_string(lab.path(&format!("chained-{job}.out"))).expect("its output");
+    assert!(first.contains("quelea: saved step"), "{first}");
+    let others = lab.good(&format!("ls chained-*.out | grep -v chained-{job}.out"));
+    assert_eq!(others.lines().count(), 1, "one job more: {others}");
+    let second = fs::read_to_string(lab.path(others.trim())).expect("its output");
+    assert!(second.contains("quelea: resuming from step"), "{second}");
+    let whole = undisturbed(lab, 2);
+    assert_eq!(model(lab, "runs/chained"), whole, "the change of job cannot be seen in the model");
+}
+
+/// Without a spare the others continue, and the job ends well.
+fn continue_without_a_node(lab: &mut Lab, job: &str) {
+    await_checkpoint(lab, "runs/alone", job);
+    let nodes = lab.good(&format!("scontrol show hostnames $(squeue -h -j {job} -o %N)"));
+    lab.good(&format!("kill_node {}", nodes.lines().nth(1).expect("three nodes")));
+    await_file(lab, "runs/alone/summary.json", job);
+    let told = fs::read_to_string(lab.path(&format!("alone-{job}.out"))).expect("its output");
+    assert!(told.contains("worker 1 lost after"), "{told}");
+    let steps = summary(&lab.path("runs/alone"))["steps"].as_u64().expect("a number");
+    assert!((400..600).contains(&steps), "two workers did all theirs, the third did not: {steps}");
 }
 
 fn resumes(lab: &mut Lab, job: &str) {
@@ -93,17 +133,14 @@ fn resumes(lab: &mut Lab, job: &str) {
     let shown = lab.good(&format!("scontrol show job {job}"));
     assert!(shown.contains("Restarts=1"), "{shown}");
     assert!(summary(&lab.path("runs/saved"))["resumed_from_step"].as_u64() >= Some(10));
-    let train =
-        "quelea train run.toml --set workers=3 --set task.compute_ms=0 --threads -q --out whole";
-    lab.good(train);
-    let model = |run: &str| fs::read(lab.path(run).join("final.safetensors")).expect("a model");
-    assert_eq!(model("runs/saved"), model("whole"), "the interruption cannot be seen in the model");
+    let whole = undisturbed(lab, 3);
+    assert_eq!(model(lab, "runs/saved"), whole, "the interruption cannot be seen in the model");
 }
 
 fn replace_a_node(lab: &mut Lab, job: &str) {
     await_checkpoint(lab, "runs/spare", job);
     let nodes = lab.good(&format!("scontrol show hostnames $(squeue -h -j {job} -o %N)"));
-    let second = nodes.lines().nth(1).expect("four nodes").to_string();
+    let second = nodes.lines().nth(1).expect("five nodes").to_string();
     lab.good(&format!("kill_node {second}"));
     await_file(lab, "runs/spare/summary.json", job);
     let told = fs::read_to_string(lab.path(&format!("spare-{job}.out"))).expect("its output");
@@ -114,6 +151,26 @@ fn replace_a_node(lab: &mut Lab, job: &str) {
     // Slurm waits for the node that was killed before it calls the job completed.
     let is_good = state.contains("JobState=COMPLET") && state.contains("ExitCode=0:0");
     assert!(is_good, "{state}\n{told}");
+}
+
+/// Slurm keeps a job whose script is lost; a watcher on another node has it requeued.
+fn the_node_of_the_script_is_lost(lab: &mut Lab, job: &str) {
+    await_checkpoint(lab, "runs/first", job);
+    let nodes = lab.good(&format!("scontrol show hostnames $(squeue -h -j {job} -o %N)"));
+    lab.good(&format!("kill_node {}", nodes.lines().next().expect("three nodes")));
+    await_file(lab, "runs/first/summary.json", job);
+    let shown = lab.good(&format!("scontrol show job {job}"));
+    assert!(shown.contains("Restarts=1"), "{shown}");
+    let whole = undisturbed(lab, 3);
+    assert_eq!(model(lab, "runs/first"), whole, "the loss cannot be seen in the model");
+}
+
+fn tasks_of_a_heterogeneous_job_are_one_run(lab: &mut Lab) {
+    let program = env!("CARGO_BIN_EXE_quelea");
+    let tasks = format!("srun -N1 -n1 : -N1 -n1 {program} train run.toml --out mixed");
+    lab.good(&format!("QUELEA_INSECURE=1 timeout 100 {tasks}"));
+    let whole = undisturbed(lab, 2);
+    assert_eq!(model(lab, "mixed"), whole);
 }
 
 fn names_that_do_not_resolve_are_said_at_once(lab: &mut Lab) {
@@ -134,8 +191,7 @@ fn the_real_time_limit(lab: &mut Lab) {
     let job = submit(lab, words);
     await_file(lab, "runs/limit/summary.json", &job);
     lab.good("quelea train run.toml --set workers=2 --set steps=1500 --set task.compute_ms=0 --threads -q --out limited");
-    let model = |run: &str| fs::read(lab.path(run).join("final.safetensors")).expect("a model");
-    assert_eq!(model("runs/limit"), model("limited"));
+    assert_eq!(model(lab, "runs/limit"), model(lab, "limited"));
     let told = fs::read_to_string(lab.path(&format!("limit-{job}.out"))).expect("its output");
     assert!(told.contains("the time limit is near; saving the run"), "{told}");
 }

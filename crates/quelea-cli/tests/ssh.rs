@@ -5,27 +5,20 @@ mod common;
 
 use std::fs;
 
-use common::{Lab, skipped};
+use common::Lab;
 
 const QUELEA: &str = env!("CARGO_BIN_EXE_quelea");
 
 fn lab(hosts: &str) -> Option<Lab> {
     let needed = ["sshd", "ssh", "ssh-keygen", "unshare", "ip"];
-    match Lab::start(include_str!("ssh/lab.sh"), &[hosts], &needed) {
-        Ok(mut lab) => {
-            let folder = lab.path("").display().to_string();
-            lab.good(&format!("cd {folder}; over=(--ssh \"$ssh\" --remote-program {QUELEA})"));
-            lab.write(
-                "run.toml",
-                "steps = 30\n[task]\nname = \"quadratic\"\n[algorithm]\nname = \"d-psgd\"\n",
-            );
-            Some(lab)
-        }
-        Err(why) => {
-            skipped("SSH", &why);
-            None
-        }
-    }
+    let mut lab = Lab::start("SSH", include_str!("ssh/lab.sh"), &[hosts], &needed)?;
+    let folder = lab.path("").display().to_string();
+    lab.good(&format!("cd {folder}; over=(--ssh \"$ssh\" --remote-program {QUELEA})"));
+    lab.write(
+        "run.toml",
+        "steps = 30\n[task]\nname = \"quadratic\"\n[algorithm]\nname = \"d-psgd\"\n",
+    );
+    Some(lab)
 }
 
 /// One set of hosts for all: they take longer to set up than a run takes.
@@ -38,6 +31,7 @@ fn hosts_that_are_reached_over_ssh_train_together_and_nothing_outlives_the_comma
     a_script_that_fails_ends_the_others(&mut lab);
     for how in ["kill -INT $launch", "kill -9 $launch", "ip -n b link set eth0 down"] {
         nothing_outlives(&mut lab, how);
+        training_ends_with_the_command(&mut lab, how);
     }
 }
 
@@ -106,4 +100,25 @@ fn nothing_outlives(lab: &mut Lab, how: &str) {
     lab.good(how);
     lab.wait("! pgrep -x sleep && ! pgrep -f 'quelea agent'", "cat launched; ps -ef");
     lab.good("wait $launch; ip -n b link set eth0 up; true");
+}
+
+/// The same for workers of `train --hosts`: Ctrl-C saves the run, a host that is lost leaves it, and no worker stays.
+fn training_ends_with_the_command(lab: &mut Lab, how: &str) {
+    lab.good("rm -rf trained");
+    let settings = "--set steps=100000 --set task.compute_ms=20 --set checkpoint.every=10";
+    let train = format!(
+        "{QUELEA} train run.toml {settings} --hosts a:2,b:1 \"${{over[@]}}\" --out trained"
+    );
+    lab.good(&format!("{{ {train} > launched 2>&1 & }}; launch=$!"));
+    let shown = "cat launched; ps -ef";
+    lab.wait("compgen -G 'trained/checkpoints/step-*'", shown);
+    lab.good(how);
+    if how.contains("link") {
+        lab.wait("grep -q 'worker 2 lost after .*; the others continue' launched", shown);
+        lab.good("kill -INT $launch");
+    }
+    lab.wait("! pgrep -f 'quelea (join|agent)'", shown);
+    let (told, status) = lab.run("wait $launch");
+    assert_eq!(status, if how.contains("-9") { 137 } else { 130 }, "{told}");
+    lab.good("ip -n b link set eth0 up; compgen -G 'trained/checkpoints/step-*'");
 }

@@ -150,32 +150,77 @@ fn manifests_for_kubernetes_are_as_they_were_and_fit_its_schema() {
             is_golden(&format!("{name}/{file}"), &text);
         }
         validate(&place.path().join(name));
+        kustomize(&place.path().join(name));
     }
 }
 
-/// Holds manifests of Kubernetes' own kinds against its schema, where `xtask test` has found the validator.
-fn validate(folder: &Path) {
+/// A Python with Kubernetes' schema and the types of Kubeflow Trainer and JobSet, where `xtask test` has found them.
+fn validator() -> Option<Command> {
     let (Ok(python), Ok(path)) =
         (std::env::var("QUELEA_KUBERNETES_PYTHON"), std::env::var("QUELEA_KUBERNETES_PATH"))
     else {
         eprintln!(
             "skipped: manifests are not validated; `cargo xtask test` provides kubernetes-validate"
         );
-        return;
+        return None;
     };
-    let own = ["job.yaml", "service.yaml", "coordinator.yaml", "workers.yaml", "claim.yaml"];
-    for file in own.iter().map(|name| folder.join(name)).filter(|path| path.exists()) {
-        let code = "import sys, yaml, kubernetes_validate as k; \
-                    k.validate(yaml.safe_load(open(sys.argv[1])), k.latest_version(), strict=True)";
-        let validated = Command::new(&python)
-            .args(["-c", code])
-            .arg(&file)
-            .env("PYTHONPATH", &path)
-            .output()
-            .expect("Python is there");
-        let told = String::from_utf8_lossy(&validated.stderr);
-        assert!(validated.status.success(), "{}: {told}", file.display());
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/submit/validate.py");
+    let mut command = Command::new(python);
+    command.env("PYTHONPATH", path).arg(script);
+    Some(command)
+}
+
+/// Holds manifests against Kubernetes' schema, or against the types of their custom resources.
+fn validate(folder: &Path) {
+    let Some(mut validator) = validator() else { return };
+    let manifests = files(folder).into_iter().filter(|(name, _)| name.ends_with(".yaml"));
+    let manifests: Vec<_> = manifests.map(|(name, _)| folder.join(name)).collect();
+    let validated = validator.args(&manifests).output().expect("Python is there");
+    let told = String::from_utf8_lossy(&validated.stdout);
+    assert!(validated.status.success(), "{told}{}", String::from_utf8_lossy(&validated.stderr));
+    assert_eq!(told.lines().count(), manifests.len(), "each was looked at: {told}");
+}
+
+/// The program that `apply -k` uses builds the folder: every file is there, and every resource has a name.
+fn kustomize(folder: &Path) {
+    let Ok(built) = Command::new("kubectl").arg("kustomize").arg(folder).output() else {
+        return eprintln!("skipped: kubectl is not here");
+    };
+    let told = String::from_utf8_lossy(&built.stderr);
+    assert!(built.status.success(), "{}: {told}", folder.display());
+    let built = String::from_utf8_lossy(&built.stdout);
+    assert!(built.contains("kind: ConfigMap"), "{built}");
+}
+
+#[test]
+fn the_validator_refuses_what_the_types_do_not_know() {
+    let Some(mut validator) = validator() else { return };
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/submit");
+    let place = place();
+    let wrongs = [
+        ("trainjob/trainjob.yaml", "numNodes: 8", "nodes: 8"),
+        ("trainjob/runtime.yaml", "torch: {}", "torch: { numProcPerNode: 1 }"),
+        ("trainjob/runtime.yaml", "containerPort: 29470", "containerPort: many"),
+        ("jobset/jobset.yaml", "maxRestarts: 10", "restarts: 10"),
+        ("jobset/jobset.yaml", "completionMode: Indexed", "mode: Indexed"),
+        ("job/job.yaml", "periodSeconds: 10", "period: 10"),
+        ("job/kustomization.yaml", "configMapGenerator", "configMaps"),
+    ];
+    for (name, right, wrong) in wrongs {
+        let text = fs::read_to_string(golden.join(name)).expect("a golden file");
+        assert!(text.contains(right), "{name} has no {right}");
+        let path = place.path().join("wrong.yaml");
+        fs::write(&path, text.replacen(right, wrong, 1)).expect("written");
+        let program = validator.get_program().to_owned();
+        let mut again = Command::new(program);
+        validator.get_envs().for_each(|(name, value)| {
+            again.env(name, value.expect("it is set"));
+        });
+        let refused = again.args(validator.get_args()).arg(&path).output().expect("it starts");
+        assert_eq!(refused.status.code(), Some(1), "{name} with {wrong}");
     }
+    let unknown = validator.arg(golden.join("job/Dockerfile")).output().expect("it starts");
+    assert!(!unknown.status.success(), "what is no manifest is refused");
 }
 
 /// What the container of a manifest runs: it starts, and starts again where a checkpoint is.

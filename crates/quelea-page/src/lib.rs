@@ -30,6 +30,8 @@
 //! | [`forecaster`] | asks `plan` about a run, live or recorded |
 //! | [`listener`] | where a page is reached, and which other pages may show it |
 //! | [`server`] | the HTTP server: the page, its API, `/metrics` |
+//! | [`health`] | whether a process lives and its run has begun, for the probes of a cluster |
+//! | [`kubeflow`] | progress in the status of a TrainJob |
 //! | [`access`] | who may see it: loopback, or a token |
 //! | [`metrics`] | the state in Prometheus's text format |
 //! | [`tensorboard`] | event files for TensorBoard |
@@ -44,6 +46,8 @@ pub mod curves;
 pub mod description;
 pub mod folder;
 pub mod forecaster;
+pub mod health;
+pub mod kubeflow;
 pub mod listener;
 pub mod log;
 pub mod metrics;
@@ -57,5 +61,6 @@ pub mod waits;
 
 mod assets;
 mod record_stream;
+mod server_thread;
 mod state_json;
 mod visitors;

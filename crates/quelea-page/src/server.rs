@@ -6,7 +6,6 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -18,17 +17,18 @@ use axum::http::header::{
 use axum::http::{HeaderMap, Response, StatusCode, Uri};
 use axum::middleware::{self, Next};
 use axum::routing::{get, post};
+use quelea_run::execute;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::sync::oneshot;
 
 use crate::access::{AccessDecision, AccessError, AccessPolicy};
 use crate::advice::Adviser;
 use crate::folder::{self, FolderError};
 use crate::listener::{PageFraming, PageListener, ServeError};
 use crate::log::{HistorySubject, RunLog};
+use crate::server_thread::ServerThread;
 use crate::visitors::Visitors;
-use crate::{assets, metrics, record_stream};
+use crate::{assets, health, metrics, record_stream};
 
 /// A client that asked this recently is shown the end of a run before the server ends.
 const RECENT: Duration = Duration::from_secs(5);
@@ -103,8 +103,7 @@ impl Shared {
 pub struct PageServer {
     address: SocketAddr,
     shared: Arc<Shared>,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    thread: ServerThread,
 }
 
 impl PageServer {
@@ -121,14 +120,10 @@ impl PageServer {
     pub fn serve(listener: PageListener, source: PageSource) -> Result<PageServer, ServeError> {
         let PageListener { listener, address, policy, framing } = listener;
         let failed = |source| ServeError::Bind { address: address.to_string(), source };
-        listener.set_nonblocking(true).map_err(failed)?;
         let shared = Shared::new(source, policy, framing);
-        let (stop, stopped) = oneshot::channel();
         let router = router(Arc::clone(&shared));
-        let serve = move || run(listener, router, stopped);
-        let thread = std::thread::Builder::new().name("quelea-page".into()).spawn(serve);
-        let thread = Some(thread.map_err(failed)?);
-        Ok(PageServer { address, shared, stop: Some(stop), thread })
+        let thread = ServerThread::start("quelea-page", listener, router).map_err(failed)?;
+        Ok(PageServer { address, shared, thread })
     }
 
     /// Where it listens.
@@ -159,34 +154,8 @@ impl PageServer {
 
     /// Serves until the process is ended.
     pub fn wait(mut self) {
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        self.thread.wait();
     }
-}
-
-impl Drop for PageServer {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
-fn run(listener: std::net::TcpListener, router: Router, stopped: oneshot::Receiver<()>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    // Without a runtime there is no page; the run does not depend on it.
-    let Ok(runtime) = runtime else { return };
-    runtime.block_on(async {
-        let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
-        tokio::select! {
-            _ = axum::serve(Visitors::new(listener), router) => {}
-            _ = stopped => {}
-        }
-    });
-    // Streams of records have no end of their own.
-    runtime.shutdown_background();
 }
 
 /// The page of one run on loopback, for [`crate::untrusted`].
@@ -196,6 +165,8 @@ pub(crate) fn local_router(log: Arc<RunLog>, token: Option<String>) -> Result<Ro
 }
 
 fn router(shared: Arc<Shared>) -> Router {
+    let ready = Arc::clone(&shared);
+    let health = health::routes(Arc::new(move || ready.is_ready()));
     Router::new()
         .route("/api/runs", get(runs))
         .route("/api/run", get(run_description))
@@ -208,6 +179,8 @@ fn router(shared: Arc<Shared>) -> Router {
         .fallback(asset)
         .layer(middleware::from_fn_with_state(Arc::clone(&shared), guard))
         .with_state(shared)
+        // A cluster's probes have no token; they are told nothing about the run.
+        .merge(health)
 }
 
 /// Judges every request, and puts the headers on every answer.
@@ -267,6 +240,14 @@ impl Shared {
         match &*self.source() {
             PageSource::Run(log) => Ok(Arc::clone(log)),
             PageSource::Folder(folder) => folder.log(query.run.as_deref().unwrap_or_default()),
+        }
+    }
+
+    /// Whether the run that is shown has begun; runs of a folder are there.
+    fn is_ready(&self) -> bool {
+        match &*self.source() {
+            PageSource::Run(_) => execute::has_begun(),
+            PageSource::Folder(_) => true,
         }
     }
 

@@ -39,6 +39,8 @@ pub struct Finished {
 /// Whether a run is being driven that can be asked to stop, and whether it was.
 static DRIVING: AtomicBool = AtomicBool::new(false);
 static ASKED: AtomicBool = AtomicBool::new(false);
+/// Whether the run of this process has begun, or its part in one.
+static BEGUN: AtomicBool = AtomicBool::new(false);
 /// What a run that has ended has written so far.
 static ENDING: Mutex<EndingRun> = Mutex::new(EndingRun::None);
 
@@ -53,6 +55,17 @@ pub enum EndingRun {
     LeavesAfterModel,
     /// The model is there; everything else may be given up.
     HasModel(PathBuf),
+}
+
+/// Whether the run of this process has begun, or this process has begun to take part in one: all ranks are
+/// connected.
+pub fn has_begun() -> bool {
+    BEGUN.load(Ordering::Relaxed)
+}
+
+/// Says that it has.
+pub(crate) fn begin() {
+    BEGUN.store(true, Ordering::Relaxed);
 }
 
 /// Asks the run of this process to save its state and end; `false` if there is none, or it was

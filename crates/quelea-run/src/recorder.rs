@@ -16,7 +16,7 @@ use quelea_record::{
 use crate::checkpoint::write::{Keep, Saver, Written};
 use crate::checkpoint::{self, BestModel, Manifest};
 use crate::evaluate::{BackgroundEvaluator, Evaluated, Evaluator, Snapshot};
-use crate::execute::{is_asked_to_stop, take_checkpoint_request, take_rank_to_drop};
+use crate::execute::{begin, is_asked_to_stop, take_checkpoint_request, take_rank_to_drop};
 use crate::files::aborted::{ABORTED, Salvaged};
 use crate::files::delivery::is_full;
 use crate::files::directory::{Directory, Draft};
@@ -359,6 +359,7 @@ impl Observer for RunRecorder<'_> {
     }
 
     fn request(&mut self) -> Request {
+        begin();
         if is_asked_to_stop() {
             return Request::Stop;
         }

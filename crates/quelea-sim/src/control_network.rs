@@ -81,6 +81,35 @@ struct ControlTransit {
     has_arrived: bool,
 }
 
+/// What a controller with a host of its own has exchanged with ranks over the simulated network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ControlLoad {
+    /// Messages that ranks have sent to it.
+    pub received: u64,
+    /// Their bytes.
+    pub received_bytes: u64,
+    /// Messages that it has sent.
+    pub sent: u64,
+    /// Their bytes.
+    pub sent_bytes: u64,
+}
+
+impl ControlLoad {
+    fn count(&mut self, route: ControlRoute, bytes: u64) {
+        match (route.from, route.to) {
+            (Some(_), None) => {
+                self.received += 1;
+                self.received_bytes += bytes;
+            }
+            (None, Some(_)) => {
+                self.sent += 1;
+                self.sent_bytes += bytes;
+            }
+            _ => {}
+        }
+    }
+}
+
 /// All control messages on their way.
 #[derive(Debug, Default)]
 pub(crate) struct ControlNetwork {
@@ -90,11 +119,17 @@ pub(crate) struct ControlNetwork {
     streams: BTreeMap<ControlRoute, VecDeque<u32>>,
     /// How many workers each rank has had: one that joins has connections of its own.
     incarnations: Vec<u32>,
+    load: ControlLoad,
 }
 
 impl ControlNetwork {
     pub(crate) fn new(ranks: usize) -> ControlNetwork {
         ControlNetwork { incarnations: vec![0; ranks], ..ControlNetwork::default() }
+    }
+
+    /// What the controller has exchanged so far.
+    pub(crate) fn load(&self) -> ControlLoad {
+        self.load
     }
 
     /// A rank has new connections: what is still on the old ones reaches nobody.
@@ -158,6 +193,7 @@ impl Driver<'_> {
             let number = self.control.store(transit);
             return self.queue.schedule(left + flight, SimEvent::ControlDeliver(number));
         }
+        self.control.load.count(route, bytes);
         let port = self.port_of(route.from);
         let (start, left) = self.network.leave(self.now, port, bytes);
         let Some(delay) = self.control_delay(route) else { return };

@@ -20,7 +20,7 @@ use crate::attacks::{self, Attacks};
 use crate::cluster::{Cluster, ControlPath};
 use crate::collective_start::CollectiveStarts;
 use crate::compute::ComputeModel;
-use crate::control_network::ControlNetwork;
+use crate::control_network::{ControlLoad, ControlNetwork};
 use crate::gradient_pool::GradientPool;
 use crate::in_flight::InFlightLoad;
 use crate::invariants::Invariants;
@@ -165,7 +165,12 @@ impl<'a> Driver<'a> {
     }
 
     /// Runs until all workers have done their share and nothing is on its way any more.
-    pub(crate) fn run(mut self) -> Result<Outcome, SimError> {
+    pub(crate) fn run(self) -> Result<Outcome, SimError> {
+        Ok(self.run_counted()?.0)
+    }
+
+    /// As [`run`](Driver::run), with what the controller has exchanged.
+    pub(crate) fn run_counted(mut self) -> Result<(Outcome, ControlLoad), SimError> {
         self.schedule_faults();
         let living = self.ranks.iter().enumerate().filter(|(_, state)| state.is_alive());
         for rank in living.map(|(rank, _)| rank).collect::<Vec<_>>() {
@@ -176,7 +181,8 @@ impl<'a> Driver<'a> {
         loop {
             if let Some(outcome) = self.attend_controller()? {
                 self.check_end(&outcome)?;
-                return Ok(self.outcome(outcome));
+                let load = self.control.load();
+                return Ok((self.outcome(outcome), load));
             }
             self.schedule_attention();
             if self.is_quiet() && self.controller.is_draining() {

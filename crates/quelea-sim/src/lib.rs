@@ -61,6 +61,7 @@ use quelea_record::{Outcome, ResumePoint};
 
 pub use attacks::{ATTACKS, Attack, AttackEntry, AttackKind};
 pub use cluster::{Cluster, ClusterError, ControlPath, KNOBS};
+pub use control_network::ControlLoad;
 pub use faults::{
     ControlDelay, Crash, Faults, Flight, Join, Leave, PairPartition, Pause, PlainRule,
     RankPartition, Rule, SidePartition, Verdict,
@@ -88,6 +89,18 @@ pub fn resume(
 ) -> Result<Outcome, SimError> {
     cluster.check_for(setup)?;
     driver::Driver::new(setup, problem, cluster, start, observer)?.run()
+}
+
+/// As [`simulate`], with what the controller has exchanged with ranks where it has a host of its own
+/// ([`ControlPath::Network`]).
+pub fn simulate_counted(
+    setup: &RunSpec,
+    problem: &dyn Problem,
+    cluster: &Cluster,
+    observer: &mut dyn Observer,
+) -> Result<(Outcome, ControlLoad), SimError> {
+    cluster.check_for(setup)?;
+    driver::Driver::new(setup, problem, cluster, &ResumePoint::default(), observer)?.run_counted()
 }
 
 /// As [`simulate`], checking after every event what must hold whatever goes wrong. A run that takes more

@@ -103,3 +103,37 @@ fn late_control_messages_delay_a_view_by_as_much() {
     let difference = run(40.0) - run(0.0);
     assert!((0.118..0.122).contains(&difference), "{difference} s");
 }
+
+#[test]
+fn what_the_controller_exchanges_grows_with_workers_and_steps_and_not_faster() {
+    let load = |workers, steps| {
+        let shape = Shape { workers, steps, ..SMALL };
+        let case = Case::new("aladdin", shape).on(|cluster| {
+            cluster.control = ControlPath::Network;
+            cluster.compute_ms = 10.0;
+        });
+        let silent = &mut quelea_record::Silent;
+        quelea_sim::simulate_counted(&case.setup, &case.problem, &case.cluster, silent)
+            .expect("it ends well")
+            .1
+    };
+    let few = load(8, 40);
+    assert!(few.received >= 8 * 40, "every step is reported: {few:?}");
+    for (workers, steps) in [(32, 40), (8, 160)] {
+        let many = load(workers, steps);
+        let [few, many] = [few, many].map(|load| (load.received + load.sent) as f64);
+        assert!(
+            (3.0..4.4).contains(&(many / few)),
+            "{workers} workers, {steps} steps: {few}, {many}"
+        );
+    }
+}
+
+#[test]
+fn a_controller_whose_messages_cost_nothing_sends_nothing_over_the_network() {
+    let case = Case::new("d-psgd", SMALL);
+    let silent = &mut quelea_record::Silent;
+    let (_, load) = quelea_sim::simulate_counted(&case.setup, &case.problem, &case.cluster, silent)
+        .expect("it ends well");
+    assert_eq!(load, quelea_sim::ControlLoad::default());
+}

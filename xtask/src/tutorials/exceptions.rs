@@ -69,6 +69,8 @@ pub(super) const EXCEPTIONS: &[Exception] = &[
     of_readme("quelea train examples/fashion-cnn.toml", "", "needs what was downloaded"),
     of_readme("quelea serve run.toml", "", "two machines; crates/quelea-cli/tests/trust.rs"),
     of_readme("quelea join TOKEN", "", "two machines; crates/quelea-cli/tests/trust.rs"),
+    of_readme("quelea submit slurm", "", "crates/quelea-cli/tests/submit.rs and slurm.rs"),
+    of_readme("sbatch run.sbatch", "", "needs Slurm; crates/quelea-cli/tests/slurm.rs submits it"),
     of_readme("torchrun --nnodes 2", "", "two machines; the tutorial runs torchrun on one"),
     of_readme(
         "quelea train run.toml --out runs/long",

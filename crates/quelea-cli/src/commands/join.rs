@@ -10,7 +10,7 @@ use quelea_run::error::RequestError;
 use super::CommandSpec;
 use super::serve::security;
 use crate::interrupt;
-use crate::request::{LocalArgs, check_address, check_resolves, check_wait};
+use crate::request::{HealthArgs, LocalArgs, check_address, check_resolves, check_wait};
 use crate::text::mention;
 
 /// The row.
@@ -49,6 +49,9 @@ struct Args {
 
     #[command(flatten)]
     local: LocalArgs,
+
+    #[command(flatten)]
+    health: HealthArgs,
 
     /// Which worker to be; without it, any that is missing
     #[arg(long)]
@@ -105,6 +108,8 @@ fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     if !args.quiet {
         mention(&format!("joining the run at {shown}"));
     }
+    // A parent answers for its processes.
+    let health = if args.with_parent { None } else { args.health.serve()? };
     let leave = LeaveNotice::on_sigterm();
     let joining = Joining {
         rank: args.rank,
@@ -125,6 +130,7 @@ fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
         restarts: args.restarts,
     };
     drive::join(registry, &place, &joining, None)?;
+    drop(health);
     if !args.quiet {
         mention(if leave.has_left() {
             "left the run as asked, between two steps; the others continue"

@@ -9,7 +9,9 @@ use quelea_run::error::RequestError;
 
 use super::CommandSpec;
 use crate::page::DriverKind;
-use crate::request::{Invocation, LocalArgs, Output, RunArgs, check_address, check_wait};
+use crate::request::{
+    HealthArgs, Invocation, LocalArgs, Output, RunArgs, check_address, check_wait,
+};
 use crate::session;
 use crate::text::mention;
 
@@ -56,6 +58,9 @@ struct Args {
     wait: u32,
 
     #[command(flatten)]
+    health: HealthArgs,
+
+    #[command(flatten)]
     output: Output,
 }
 
@@ -63,6 +68,7 @@ fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     let args = Args::from_arg_matches(matches)?;
     check_address("--bind", &args.bind)?;
     check_wait(args.wait)?;
+    let _health = args.health.serve()?;
     let prepared = args.run.prepare(registry, None)?;
     let (wait, security) = (f64::from(args.wait), security(args.insecure)?);
     let place = OpenRendezvous::open_at(&args.bind, wait, security, args.local.resolve()?)?;

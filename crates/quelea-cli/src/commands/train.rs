@@ -13,7 +13,7 @@ use crate::interrupt;
 use crate::page::DriverKind;
 use crate::remote::fleet::Fleet;
 use crate::remote::{self, RemoteArgs, hosts};
-use crate::request::{Invocation, Output, RunArgs};
+use crate::request::{HealthArgs, Invocation, Output, RunArgs};
 use crate::session;
 use crate::text::mention;
 
@@ -79,12 +79,16 @@ struct Args {
     insecure: bool,
 
     #[command(flatten)]
+    health: HealthArgs,
+
+    #[command(flatten)]
     output: Output,
 }
 
 fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     let mut args = Args::from_arg_matches(matches)?;
     args.run.settings.extend(args.transport.as_ref().map(|kind| format!("transport={kind}")));
+    let _health = args.health.serve()?;
     let asked = Invocation { command: "train", run: &args.run };
     if let Some(list) = &args.hosts {
         return run_remote(registry, &args, list);

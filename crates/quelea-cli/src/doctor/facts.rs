@@ -25,6 +25,12 @@ pub struct HostFacts {
     pub congestion_control: Option<String>,
     /// The GPUs that NVIDIA's tool sees; nothing where there is no such tool.
     pub gpus: Option<Vec<String>>,
+    /// The version of the system's NCCL; nothing where there is none. Python packages may bring their own.
+    #[serde(default)]
+    pub nccl: Option<String>,
+    /// The interfaces that NCCL is told to use (`NCCL_SOCKET_IFNAME`).
+    #[serde(default)]
+    pub nccl_interface: Option<String>,
 }
 
 impl HostFacts {
@@ -43,6 +49,8 @@ impl HostFacts {
             open_files_most: hard,
             congestion_control: control.map(|text| text.trim().to_string()),
             gpus: gpus(),
+            nccl: nccl(),
+            nccl_interface: std::env::var("NCCL_SOCKET_IFNAME").ok(),
         }
     }
 }
@@ -69,6 +77,28 @@ fn gpus() -> Option<Vec<String>> {
     listed.status.success().then(|| text.lines().map(name).collect())
 }
 
+fn nccl() -> Option<String> {
+    let listed = ["ldconfig", "/sbin/ldconfig"]
+        .into_iter()
+        .find_map(|program| Command::new(program).arg("-p").stdin(Stdio::null()).output().ok())?;
+    let path = nccl_path(&String::from_utf8_lossy(&listed.stdout))?;
+    // The name that programs look for leads to a file that is named by its version.
+    let file = fs::canonicalize(&path).unwrap_or_else(|_| path.into());
+    Some(nccl_version(&file.file_name()?.to_string_lossy()))
+}
+
+/// Where NCCL is, in what `ldconfig -p` says.
+fn nccl_path(text: &str) -> Option<String> {
+    let line = text.lines().find(|line| line.trim_start().starts_with("libnccl.so"))?;
+    Some(line.split_once("=> ")?.1.trim().to_string())
+}
+
+/// `libnccl.so.2.19.3` → 2.19.3; what has no version is called unknown.
+fn nccl_version(file: &str) -> String {
+    let version = file.strip_prefix("libnccl.so.").filter(|version| !version.is_empty());
+    version.unwrap_or("unknown").to_string()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,6 +111,12 @@ mod tests {
         assert_eq!(open_files(""), (None, None));
         assert_eq!(memory("MemTotal:       1024 kB\nMemFree: 1 kB\n"), Some(1 << 20));
         assert_eq!(memory("MemTotal: many"), None);
+        let libraries = "112 libs found in cache `/etc/ld.so.cache'\n\tlibnss.so (libc6) => /lib/libnss.so\n\
+                         \tlibnccl.so.2 (libc6,x86-64) => /lib/x86_64-linux-gnu/libnccl.so.2\n";
+        assert_eq!(nccl_path(libraries).as_deref(), Some("/lib/x86_64-linux-gnu/libnccl.so.2"));
+        assert_eq!(nccl_path("0 libs found in cache"), None);
+        assert_eq!(nccl_version("libnccl.so.2.19.3"), "2.19.3");
+        assert_eq!(nccl_version("libnccl.so"), "unknown");
         let here = HostFacts::here();
         assert!(here.cores > 0);
     }

@@ -204,21 +204,27 @@ fn limits(examined: &Examined) -> Vec<Finding> {
         .collect()
 }
 
+/// The names of hosts by what they say.
+type HostGroups<'a> = BTreeMap<String, Vec<&'a str>>;
+
+fn grouped(examined: &Examined, of: impl Fn(usize) -> Option<String>) -> HostGroups<'_> {
+    let mut groups = HostGroups::new();
+    for host in 0..examined.hosts.len() {
+        if let Some(value) = of(host) {
+            groups.entry(value).or_default().push(name(examined, host));
+        }
+    }
+    groups
+}
+
+fn listed(groups: HostGroups<'_>) -> String {
+    let shown = groups.iter().map(|(value, hosts)| format!("{value} on {}", hosts.join(", ")));
+    shown.collect::<Vec<_>>().join("; ")
+}
+
 /// What the hosts do not have in common.
 fn differences(examined: &Examined) -> Vec<Finding> {
-    let groups = |of: &dyn Fn(usize) -> Option<String>| {
-        let mut groups: BTreeMap<String, Vec<&str>> = BTreeMap::new();
-        for host in 0..examined.hosts.len() {
-            if let Some(value) = of(host) {
-                groups.entry(value).or_default().push(name(examined, host));
-            }
-        }
-        groups
-    };
-    let listed = |groups: BTreeMap<String, Vec<&str>>| {
-        let shown = groups.iter().map(|(value, hosts)| format!("{value} on {}", hosts.join(", ")));
-        shown.collect::<Vec<_>>().join("; ")
-    };
+    let groups = |of: &dyn Fn(usize) -> Option<String>| grouped(examined, of);
     let mut found = Vec::new();
     let control = groups(&|host| examined.hosts[host].congestion_control.clone());
     let all: Vec<f64> = examined.pairs.iter().filter_map(|pair| pair.probed.latency_us).collect();
@@ -243,6 +249,34 @@ fn differences(examined: &Examined) -> Vec<Finding> {
         let what = format!("not all hosts see as many GPUs: {}", listed(gpus));
         let change = "look at `nvidia-smi` and CUDA_VISIBLE_DEVICES there, or give each host as many processes as it has GPUs".to_string();
         found.push(Finding { weight: FindingWeight::Warning, what, change });
+    }
+    found.extend(nccl(examined));
+    found
+}
+
+/// NCCL is of interest where there are GPUs.
+fn nccl(examined: &Examined) -> Vec<Finding> {
+    let has_gpus =
+        |host: usize| examined.hosts[host].gpus.as_ref().is_some_and(|gpus| !gpus.is_empty());
+    let mut found = Vec::new();
+    let versions = grouped(examined, |host| {
+        let version = examined.hosts[host].nccl.clone().unwrap_or_else(|| "none".to_string());
+        has_gpus(host).then_some(version)
+    });
+    if versions.len() > 1 {
+        let what = format!("the system's NCCL differs: {}", listed(versions));
+        let change = "install the same version on all hosts with GPUs, or use that of one Python package everywhere".to_string();
+        found.push(Finding { weight: FindingWeight::Warning, what, change });
+    }
+    let interfaces = grouped(examined, |host| {
+        let told = examined.hosts[host].nccl_interface.clone();
+        has_gpus(host).then(|| told.unwrap_or_else(|| "not set".to_string()))
+    });
+    if interfaces.len() > 1 {
+        let what = format!("NCCL_SOCKET_IFNAME differs: {}", listed(interfaces));
+        let change =
+            "set it to the interface of the same network on all hosts with GPUs".to_string();
+        found.push(Finding { weight: FindingWeight::Note, what, change });
     }
     found
 }
@@ -327,6 +361,23 @@ mod tests {
             "not all hosts see as many GPUs: 0 on b, c, d; 1 on a",
             "a process on d may have 1024 files open",
             "TCP's congestion control differs: bbr on d; cubic on a, b, c",
+        ];
+        assert_eq!(told(&examined), expected);
+    }
+
+    #[test]
+    fn nccl_that_differs_is_named_where_there_are_gpus() {
+        let mut examined = even(3, 900.0, 50.0);
+        examined.hosts[0].nccl = Some("2.19.3".into());
+        assert_eq!(told(&examined), [""; 0], "nobody has a GPU");
+        for host in &mut examined.hosts {
+            host.gpus = Some(vec!["GPU 0".into()]);
+        }
+        examined.hosts[1].nccl = Some("2.21.5".into());
+        examined.hosts[2].nccl_interface = Some("ib0".into());
+        let expected = [
+            "the system's NCCL differs: 2.19.3 on a; 2.21.5 on b; none on c",
+            "NCCL_SOCKET_IFNAME differs: ib0 on c; not set on a, b",
         ];
         assert_eq!(told(&examined), expected);
     }

@@ -43,7 +43,7 @@ impl Examined {
 
     /// The hosts, line by line.
     pub fn host_table(&self) -> String {
-        let head = ["host", "quelea", "cores", "memory", "open files", "TCP", "GPUs"];
+        let head = ["host", "quelea", "cores", "memory", "open files", "TCP", "GPUs", "NCCL"];
         let mut rows = vec![head.map(str::to_string).to_vec()];
         for host in &self.hosts {
             let unknown = || "?".to_string();
@@ -55,6 +55,7 @@ impl Examined {
                 host.open_files.map_or_else(unknown, |limit| limit.to_string()),
                 host.congestion_control.clone().unwrap_or_else(unknown),
                 host.gpus.as_ref().map_or("none".to_string(), |gpus| gpus.len().to_string()),
+                host.nccl.clone().unwrap_or_else(|| "none".to_string()),
             ]);
         }
         columns(&rows)

@@ -2,7 +2,7 @@
 
     import quelea.ray
 
-    summary = quelea.ray.run("run.toml", num_workers=(2, 8))
+    summary = quelea.ray.run("run.toml", num_workers=(2, 8), out="runs/a")
 
 `run` needs the package ``ray``; the other two need ``ray[train]`` and PyTorch.
 """

@@ -11,7 +11,7 @@ use quelea_record::{Record, RecordKind, ResumePoint, SalvagedModel};
 use super::Joining;
 use super::processes::{self, ProcessOptions, Supervisor, Watching};
 use crate::error::RunError;
-use crate::execute::execute;
+use crate::execute::{begin, execute};
 use crate::files::aborted::{ABORTED, Salvaged};
 use crate::files::directory::Directory;
 use crate::files::part_note::{PartNote, Predecessor, RunId};
@@ -115,6 +115,7 @@ impl RunHeir<'_> {
 
 impl Heir for RunHeir<'_> {
     fn begins(&mut self, survives: bool) {
+        begin();
         if survives {
             processes::outlive_parent();
         }

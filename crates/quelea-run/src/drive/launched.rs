@@ -42,26 +42,42 @@ pub fn launched() -> Result<Option<LaunchedWorker>, RequestError> {
     Ok(Some(LaunchedWorker { found, security, local }))
 }
 
-/// Refuses a name of rank 0's machine that does not resolve, where a launcher that knows all machines has
-/// given it: waiting does not help. In Kubernetes names come with their pods.
+/// Refuses a name of rank 0's machine that does not resolve: a process would wait its whole limit for it. In Kubernetes
+/// names come with their pods, so that there is something to wait for.
 fn check_name(found: &launcher::Launched) -> Result<(), RequestError> {
     let launcher::Rendezvous::Address(address) = &found.rendezvous else { return Ok(()) };
-    if found.launcher != "Slurm" {
+    let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
+    if in_pod || ["Kubernetes", "Kubeflow"].contains(&found.launcher) {
         return Ok(());
     }
+    let is_slurm = found.launcher == "Slurm";
     let resolve = |again: u32| {
         std::thread::sleep(RESOLVE_PAUSE * again);
         address.to_socket_addrs().map(drop)
     };
-    // A server of names that is asked by a thousand processes at once may need a moment.
-    let resolved = resolve(0).or_else(|_| resolve(1)).or_else(|_| resolve(2));
+    // A server of names that is asked by a thousand processes at once may need a moment, and so may a container whose
+    // name comes with it. A scheduler's nodes have names from the beginning.
+    let attempts = if is_slurm { 3 } else { 6 };
+    let mut resolved = resolve(0);
+    for again in 1..attempts {
+        resolved = resolved.or_else(|_| resolve(again));
+    }
     let Err(error) = resolved else { return Ok(()) };
     let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
-    Err(RequestError::Conflict(format!(
-        "Slurm: the name of the first node, {host}, does not resolve on this node ({error}): add it to DNS or \
-         /etc/hosts, or set QUELEA_RENDEZVOUS=ADDRESS:{port} for all processes (`scontrol show node {host}` \
-         has its NodeAddr)"
-    )))
+    let advice = format!(
+        "add it to DNS or /etc/hosts, or set QUELEA_RENDEZVOUS=ADDRESS:{port} for all processes"
+    );
+    let launcher = found.launcher;
+    Err(RequestError::Conflict(if is_slurm {
+        format!(
+            "Slurm: the name of the first node, {host}, does not resolve on this node ({error}): {advice} \
+             (`scontrol show node {host}` has its NodeAddr)"
+        )
+    } else {
+        format!(
+            "{launcher}: the name of rank 0's machine, {host}, does not resolve on this machine ({error}): {advice}"
+        )
+    }))
 }
 
 /// Refuses a run over MPI whose processes are started by no launcher.

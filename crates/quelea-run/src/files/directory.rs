@@ -135,11 +135,16 @@ fn fresh(parent: &Path, algorithm: &str, now: SystemTime) -> Result<Directory, R
 
 /// Date and time in UTC, as `2026-11-15-091500`.
 fn stamp(now: SystemTime) -> String {
+    utc(now).replace([':', 'Z'], "").replace('T', "-")
+}
+
+/// Date and time in UTC as RFC 3339 has them, as `2026-11-15T09:15:00Z`.
+pub fn utc(now: SystemTime) -> String {
     let seconds = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = civil(days);
     let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
-    format!("{year}-{month:02}-{day:02}-{hour:02}{minute:02}{second:02}")
+    format!("{year}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
 /// The date of a day counted from 1970-01-01 (Hinnant's algorithm; years begin in March).

@@ -21,6 +21,8 @@ pub enum ManifestForm {
 
 /// The port at which the processes meet.
 const PORT: u16 = 29_470;
+/// The port at which a pod says how it is.
+const HEALTH_PORT: u16 = 29_471;
 /// Where the run file is in a pod.
 const RUN_FILE: &str = "/etc/quelea/run.toml";
 /// Where the run's files are.
@@ -243,7 +245,7 @@ impl KubernetesRun {
         })
     }
 
-    /// The runtime gives every pod `PET_NNODES`, `PET_NODE_RANK` and `PET_MASTER_ADDR`.
+    /// The policy for PyTorch gives every pod `PET_NNODES`, `PET_NODE_RANK` and `PET_MASTER_ADDR`, whatever runs in it.
     fn runtime(&self) -> Value {
         let mut pod = self.pod(train_command(), Vec::new());
         pod["containers"][0]["name"] = json!("node");
@@ -256,7 +258,7 @@ impl KubernetesRun {
                 "labels": { "trainer.kubeflow.org/framework": "torch" },
             },
             "spec": {
-                "mlPolicy": { "numNodes": self.workers, "torch": { "numProcPerNode": 1 } },
+                "mlPolicy": { "numNodes": self.workers, "torch": {} },
                 "template": { "spec": { "replicatedJobs": [{
                     "name": "node",
                     "template": {
@@ -275,7 +277,7 @@ impl KubernetesRun {
             "metadata": self.metadata(&self.name),
             "spec": {
                 "runtimeRef": { "apiGroup": "trainer.kubeflow.org", "kind": "TrainingRuntime", "name": self.name },
-                "trainer": { "numNodes": self.workers },
+                "trainer": { "numNodes": self.workers, "numProcPerNode": 1 },
             },
         })
     }
@@ -286,6 +288,7 @@ impl KubernetesRun {
         let mut env = vec![
             json!({ "name": "QUELEA_SECRET", "valueFrom": secret }),
             json!({ "name": "OUT", "value": format!("{DATA}/{}", self.name) }),
+            json!({ "name": "QUELEA_HEALTH", "value": HEALTH_PORT.to_string() }),
         ];
         env.extend(more);
         let mut amounts = json!({ "cpu": self.cpu, "memory": self.memory });
@@ -300,7 +303,15 @@ impl KubernetesRun {
                 "image": self.image,
                 "command": command,
                 "env": env,
-                "ports": [{ "name": "rendezvous", "containerPort": PORT }],
+                "ports": [
+                    { "name": "rendezvous", "containerPort": PORT },
+                    { "name": "health", "containerPort": HEALTH_PORT },
+                ],
+                // A shell that looks for checkpoints comes first; a process that answers nothing for a minute is
+                // replaced.
+                "startupProbe": probe("/healthz", 2, 60),
+                "livenessProbe": probe("/healthz", 10, 6),
+                "readinessProbe": probe("/readyz", 5, 1),
                 "resources": { "requests": amounts, "limits": amounts },
                 "volumeMounts": [
                     { "name": "run", "mountPath": "/etc/quelea" },
@@ -313,6 +324,15 @@ impl KubernetesRun {
             ],
         })
     }
+}
+
+fn probe(path: &str, period_seconds: u32, failures: u32) -> Value {
+    json!({
+        "httpGet": { "path": path, "port": "health" },
+        "periodSeconds": period_seconds,
+        "failureThreshold": failures,
+        "timeoutSeconds": 5,
+    })
 }
 
 /// Rank 0 resumes where it was; the program takes the place of the shell, so that SIGTERM reaches it.

@@ -120,6 +120,19 @@ save() {
 }
 trap save USR1
 
+# Where the node of this script is lost, Slurm keeps the job without its script (--no-kill). A watcher on another node
+# has the job requeued then.
+watch='while sleep 15; do
+  shown=$(scontrol -o show job "$SLURM_JOB_ID") || continue
+  host=$(sed "s/.* BatchHost=//; s/ .*//" <<< "$shown")
+  nodes=$(sed "s/.* NodeList=//; s/ .*//" <<< "$shown")
+  scontrol show hostnames "$nodes" | grep -qx "$host" && continue
+  scontrol requeue "$SLURM_JOB_ID" && exit
+done'
+if [ "${SLURM_JOB_NUM_NODES:-1}" -gt 1 ]; then
+  srun --overlap --no-kill --nodes=1 --ntasks=1 --relative=1 bash -c "$watch" 2>/dev/null &
+fi
+
 # A task that fails, or a node that is lost, ends nobody else.
 srun --no-kill --kill-on-bad-exit=0 --wait=0 --export=ALL --label "${train[@]}" "${words[@]}" &
 step=$!
