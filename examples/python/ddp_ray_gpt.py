@@ -43,7 +43,7 @@ def main() -> None:
     for name, default in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
-    workers, failures = ScalingConfig(options.workers), FailureConfig(max_failures=3)
+    workers, failures = ScalingConfig(num_workers=options.workers), FailureConfig(max_failures=3)
     settings = {"scaling_config": workers, "run_config": RunConfig(failure_config=failures)}
     trainer = TorchTrainer(train, train_loop_config=vars(options), **settings)
     print(f"loss {trainer.fit().metrics['loss']:.3f}")

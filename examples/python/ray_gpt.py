@@ -47,7 +47,7 @@ def main() -> None:
     for name, default in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
-    workers, failures = ScalingConfig(options.workers), FailureConfig(max_failures=3)
+    workers, failures = ScalingConfig(num_workers=options.workers), FailureConfig(max_failures=3)
     settings = {"scaling_config": workers, "run_config": RunConfig(failure_config=failures)}
     settings["torch_config"] = quelea.ray.QueleaConfig(options.algorithm)
     trainer = TorchTrainer(train, train_loop_config=vars(options), **settings)
