@@ -1,5 +1,4 @@
-//! How much memory was allocated in large pieces, and how much is in use: tests show with it that steps allocate none, and
-//! what a run takes.
+//! How much memory was allocated in large pieces: tests show with it that steps allocate none.
 
 use pyo3::prelude::*;
 
@@ -13,25 +12,15 @@ pub(crate) fn large_allocations() -> Option<u64> {
     None
 }
 
-/// Bytes in pieces of at least `PIECE` that are in use now; counted in the same builds.
-#[pyfunction]
-pub(crate) fn large_in_use() -> Option<i64> {
-    #[cfg(debug_assertions)]
-    return Some(counting::IN_USE.load(std::sync::atomic::Ordering::Relaxed));
-    #[cfg(not(debug_assertions))]
-    None
-}
-
 #[cfg(debug_assertions)]
 mod counting {
     use std::alloc::{GlobalAlloc, Layout, System};
-    use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     /// What counts as large: far above messages without a vector, far below any bucket.
     const PIECE: usize = 32 << 10;
 
     pub(super) static BYTES: AtomicU64 = AtomicU64::new(0);
-    pub(super) static IN_USE: AtomicI64 = AtomicI64::new(0);
 
     #[global_allocator]
     static COUNTING: CountingAllocator = CountingAllocator;
@@ -41,13 +30,6 @@ mod counting {
     fn count(size: usize) {
         if size >= PIECE {
             BYTES.fetch_add(size as u64, Ordering::Relaxed);
-            IN_USE.fetch_add(size as i64, Ordering::Relaxed);
-        }
-    }
-
-    fn release(size: usize) {
-        if size >= PIECE {
-            IN_USE.fetch_sub(size as i64, Ordering::Relaxed);
         }
     }
 
@@ -66,14 +48,12 @@ mod counting {
         }
 
         unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-            release(layout.size());
             count(size);
             // SAFETY: the caller keeps the contract of `realloc`, which is the same.
             unsafe { System.realloc(pointer, layout, size) }
         }
 
         unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-            release(layout.size());
             // SAFETY: the caller keeps the contract of `dealloc`, which is the same.
             unsafe { System.dealloc(pointer, layout) }
         }

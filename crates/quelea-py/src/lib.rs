@@ -90,6 +90,5 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(command::command_line, module)?)?;
     module.add_function(wrap_pyfunction!(event_times::event_times, module)?)?;
     module.add_function(wrap_pyfunction!(allocations::large_allocations, module)?)?;
-    module.add_function(wrap_pyfunction!(allocations::large_in_use, module)?)?;
     module.add_function(wrap_pyfunction!(algorithms, module)?)
 }

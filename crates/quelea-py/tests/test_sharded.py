@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 
 import pytest
 import torch
@@ -16,7 +15,6 @@ from torch.distributed.tensor import DTensor
 from torch.nn.functional import cross_entropy
 
 import quelea.torch as quelea
-from quelea import _core, _session
 
 STEPS = 20
 RANKS, SHARDS = 4, 2
@@ -185,8 +183,8 @@ def test_other_algorithms_train_shards_and_evaluate_their_mean():
             assert torch.allclose(model(inputs), torch.tensor(evaluated), atol=1e-5), (rank, name)
 
 
-def bytes_in_use() -> int:
-    """The memory of all tensors of this process, and what Rust has in large pieces, some of which are tensors too."""
+def bytes_of_tensors() -> int:
+    """The memory of all tensors of this process."""
     gc.collect()
     storages = {}
     for found in gc.get_objects():
@@ -194,16 +192,10 @@ def bytes_in_use() -> int:
             found = getattr(found, "_local_tensor", found)
             storage = found.untyped_storage()
             storages[storage.data_ptr()] = storage.nbytes()
-    for session in _session.sessions:
-        flat = session.active.flat
-        for shared in (flat.host_params, flat.host_grads):
-            storages.pop(shared.data_ptr(), None)
-    return sum(storages.values()) + _core.large_in_use()
+    return sum(storages.values())
 
 
 def memory(rank, algorithm):
-    # Shared memory would be outside of what is counted.
-    os.environ["QUELEA_TRANSPORT"] = "tcp"
     mesh = two_by_two()
     width, layers = 256, 6
     model = sharded(nn.Sequential(*(nn.Linear(width, width) for _ in range(layers))), mesh["shard"])
@@ -214,9 +206,9 @@ def memory(rank, algorithm):
     used = []
     for step in range(2):
         model(torch.ones(2, width)).square().mean().backward()
-        used += [bytes_in_use()] if step == 1 else []
+        used += [bytes_of_tensors()] if step == 1 else []
         optimizer.step()
-        used += [bytes_in_use()] if step == 1 else []
+        used += [bytes_of_tensors()] if step == 1 else []
         optimizer.zero_grad()
     if algorithm is not None:
         quelea.shutdown()
