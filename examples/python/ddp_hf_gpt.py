@@ -26,10 +26,11 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16, help="of each process")
     parser.add_argument("--length", type=int, default=128, help="characters that it sees")
     parser.add_argument("--width", type=int, default=128, help="of the model")
+    parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
 
     rows, letters = windows(shakespeare(options.data), options.length)
-    torch.manual_seed(0)
+    torch.manual_seed(options.seed)
     sizes = {"n_positions": options.length, "n_embd": options.width, "n_layer": 4, "n_head": 4}
     model = GPT2LMHeadModel(GPT2Config(vocab_size=letters, bos_token_id=0, eos_token_id=0, **sizes))
     with tempfile.TemporaryDirectory() as folder:
@@ -38,6 +39,7 @@ def main() -> None:
             max_steps=options.steps,
             per_device_train_batch_size=options.batch,
             learning_rate=1e-3,
+            seed=options.seed,
             save_strategy="no",
             report_to="none",
             disable_tqdm=True,

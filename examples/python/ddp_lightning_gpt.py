@@ -29,10 +29,12 @@ class LightningGPT(LightningModule):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", required=True)
+    parser.add_argument("--devices", type=int, default=4)
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--batch", type=int, default=16, help="of each process")
     parser.add_argument("--length", type=int, default=128, help="characters that it sees")
     parser.add_argument("--width", type=int, default=128, help="of the model")
+    parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
 
     text = shakespeare(options.data)
@@ -40,9 +42,9 @@ def main() -> None:
     tokens = torch.tensor([number[letter] for letter in text])
     rows = tokens.unfold(0, options.length + 1, options.length)
     loader = torch.utils.data.DataLoader(rows, options.batch, shuffle=True)
-    torch.manual_seed(0)
+    torch.manual_seed(options.seed)
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar"), False)
-    trainer = Trainer(strategy="ddp", devices=4, max_steps=options.steps, **quiet)
+    trainer = Trainer(strategy="ddp", devices=options.devices, max_steps=options.steps, **quiet)
     trainer.fit(LightningGPT(len(number), options.length, options.width), loader)
     print(f"loss {trainer.callback_metrics['loss']:.3f}")
 

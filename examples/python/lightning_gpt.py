@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16, help="of each process")
     parser.add_argument("--length", type=int, default=128, help="characters that it sees")
     parser.add_argument("--width", type=int, default=128, help="of the model")
+    parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
 
     text = shakespeare(options.data)
@@ -43,7 +44,7 @@ def main() -> None:
     tokens = torch.tensor([number[letter] for letter in text])
     rows = tokens.unfold(0, options.length + 1, options.length)
     loader = torch.utils.data.DataLoader(rows, options.batch, shuffle=True)
-    torch.manual_seed(0)
+    torch.manual_seed(options.seed)
     strategy = QueleaStrategy(options.algorithm)
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar"), False)
     trainer = Trainer(strategy=strategy, devices=1, max_steps=options.steps, **quiet)

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use crate::network;
-use crate::peers::{self, Place, Tools};
+use crate::peers::{self, Hosts, Place, Tools};
 use crate::reality::DATA_FOLDER;
 
 pub(crate) const NAME: &str = "accuracy";
@@ -48,7 +48,7 @@ fn train(tools: &Tools, data: &Path, seed: u32) -> Result<Vec<Value>> {
         "data": data, "seeds": [seed], "limit_seconds": limit, "compute_ms": 50, "slow": SLOW,
         "batch": 32, "lr": 0.02, "momentum": 0.9, "gradients": 600, "every": 10,
     });
-    peers::run_plan(tools, &Place::Hosts(RATE), &plan)
+    peers::run_plan(tools, &Place::Hosts(Hosts::single(RATE)), &plan)
 }
 
 /// The first time from which on two tests in a row reached the accuracy, by name and seed.

@@ -236,12 +236,15 @@ pub(crate) fn jupyter(python: &Path) -> Result<PathBuf> {
     provide_named(python, "nbclient-0.11.0+nbconvert-7.17.2+ipykernel-7.4.0", JUPYTER)
 }
 
-/// Transformers and Lightning, and what they need beside an environment that has PyTorch and pytest.
+/// Transformers, TRL and Lightning, and what they need beside an environment that has PyTorch and pytest.
 const FRAMEWORKS: &[&str] = &[
     "accelerate==1.15.0",
     "anyio",
     "certifi",
+    "charset-normalizer",
     "click",
+    "datasets==5.2.0",
+    "dill",
     "h11",
     "httpcore2",
     "httpx2",
@@ -249,21 +252,66 @@ const FRAMEWORKS: &[&str] = &[
     "idna",
     "lightning==2.6.6",
     "lightning-utilities",
+    "multiprocess",
+    "pandas",
     "psutil",
+    "pyarrow",
+    "python-dateutil",
     "pyyaml",
     "regex",
+    "requests",
     "safetensors",
+    "six",
     "tokenizers>=0.23.1,<0.24",
     "torchmetrics",
     "tqdm",
     "transformers==5.22.2",
+    "trl==1.16.0",
     "truststore",
     "typer",
+    "urllib3",
+    "xxhash",
 ];
 
 /// Provides the frameworks beside the environment of this interpreter: what goes into the path.
 pub(crate) fn frameworks(python: &Path) -> Result<PathBuf> {
-    provide_named(python, "transformers-5.22.2+lightning-2.6.6", FRAMEWORKS)
+    provide_named(python, "transformers-5.22.2+trl-1.16.0+lightning-2.6.6", FRAMEWORKS)
+}
+
+/// Ray with Ray Train, and what they need beside an environment that has PyTorch.
+const RAY: &[&str] = &[
+    "ray==2.60.0",
+    "annotated-types",
+    "attrs",
+    "certifi",
+    "charset-normalizer",
+    "click",
+    "filelock",
+    "idna",
+    "jsonschema",
+    "jsonschema-specifications",
+    "msgpack",
+    "packaging",
+    "pandas",
+    "protobuf",
+    "pyarrow",
+    "pydantic",
+    "pydantic-core",
+    "python-dateutil",
+    "pyyaml",
+    "referencing",
+    "requests",
+    "rpds-py",
+    "six",
+    "tensorboardX",
+    "typing-extensions",
+    "typing-inspection",
+    "urllib3",
+];
+
+/// Provides Ray beside the environment of this interpreter: what goes into the path.
+pub(crate) fn ray(python: &Path) -> Result<PathBuf> {
+    provide_named(python, "ray-train-2.60.0", RAY)
 }
 
 /// The peers that survive a lost process, and what they need beside an environment that has PyTorch.

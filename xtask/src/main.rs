@@ -26,6 +26,7 @@ mod reality;
 mod rules;
 mod sanitize;
 mod slurm;
+mod soak;
 mod survive;
 mod test;
 mod tidy;
@@ -60,6 +61,8 @@ usage: cargo xtask COMMAND
   mpi           MPI as a transport, with the system's Open MPI: lints and tests; --bench times it beside
                 MPI_Allreduce
   python        the Python package's tests, with PyTorch; further words go to pytest
+  soak          what takes too long for `test`: PyTorch's own tests of process groups, losses in frameworks;
+                NAME…, --list
   ray           runs on a real Ray cluster of several nodes on this machine
   wheel         the Python package as a file that pip installs, in target/wheels; --portable links it
                 for older versions of the C library
@@ -86,6 +89,7 @@ fn main() -> ExitCode {
         Some("slurm") => slurm::run(&words[1..]),
         Some("mpi") => mpi::run(&words[1..]),
         Some("python") => python::run(&words[1..]),
+        Some("soak") => soak::run(&words[1..]),
         Some("ray") => ray::run(&words[1..]),
         Some("wheel") => wheel::run(&words[1..]),
         Some("docs") => docs::run(),

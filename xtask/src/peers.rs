@@ -2,7 +2,10 @@
 //!
 //! The same script (`crates/quelea-py/benches/peers.py`) runs once for every rank and lets the
 //! contestants take turns, in several rounds; a ratio is the median over the rounds. Ranks are
-//! processes on this machine, or hosts in network namespaces with shaped links.
+//! processes on this machine, or hosts in network namespaces with shaped links. Sharded models, unequal machines and
+//! process groups have scripts of their own.
+
+mod scripts;
 
 use std::fs::File;
 use std::net::TcpListener;
@@ -19,7 +22,8 @@ use crate::{environment, python};
 pub(crate) const NAME: &str = "peers";
 pub(crate) const WHAT: &str = "steps under PyTorch against DDP over gloo and Decent-DP";
 /// What can be asked for alone, as `peers-PART`.
-pub(crate) const PARTS: [&str; 5] = ["wrap", "loopback", "1gbit", "slow", "100mbit"];
+pub(crate) const PARTS: [&str; 8] =
+    ["wrap", "c10d", "loopback", "1gbit", "hsdp", "balance", "slow", "100mbit"];
 
 /// The peer, and what it imports beside PyTorch.
 const PACKAGES: [&str; 2] = ["decent-dp==0.2.3", "loguru==0.7.3"];
@@ -60,7 +64,10 @@ pub(crate) fn measure(parts: &[&str], wire: Wire) -> Result<Vec<Value>> {
     for part in PARTS.iter().filter(|part| parts.contains(part)) {
         let of_part = match *part {
             "wrap" => overhead(&tools),
+            "c10d" => scripts::process_groups(wire),
             "loopback" => loopback(&tools),
+            "hsdp" => scripts::hsdp(wire),
+            "balance" => scripts::balance(wire),
             "1gbit" => shaped(&tools, 1000),
             "slow" => slow(&tools),
             _ => shaped(&tools, 100),
@@ -175,7 +182,7 @@ fn shaped(tools: &Tools, rate: u32) -> Result<Vec<Value>> {
     if fast {
         turns.extend(["alone", "aladdin", "ad-psgd"].map(turn));
     }
-    let lines = run(tools, Place::Hosts(rate), rounds, &turns)?;
+    let lines = run(tools, Place::Hosts(Hosts::single(rate)), rounds, &turns)?;
     let series = |name: &str| lines.of(name, 1, |_| true);
     let place = format!("{rate} Mbit/s{}", tools.wire.suffix());
     let mut rows = against_peers(&place, Some(1.0), series);
@@ -201,7 +208,7 @@ fn slow(tools: &Tools) -> Result<Vec<Value>> {
             turns.extend(["ddp", "allreduce", "decent-dp", "gossip"].map(turn));
         }
     }
-    let lines = run(tools, Place::Hosts(1000), 3, &turns)?;
+    let lines = run(tools, Place::Hosts(Hosts::single(1000)), 3, &turns)?;
     let mut rows = Vec::new();
     for slow in [2, 10] {
         let place = format!("one host {slow} times slower{}", tools.wire.suffix());
@@ -221,8 +228,25 @@ fn slow(tools: &Tools) -> Result<Vec<Value>> {
 pub(crate) enum Place {
     /// So many processes on this machine.
     Here(usize),
-    /// One on each host, with links of so many megabits per second.
-    Hosts(u32),
+    /// Hosts in network namespaces.
+    Hosts(Hosts),
+}
+
+/// Hosts with shaped links.
+#[derive(Clone, Copy)]
+pub(crate) struct Hosts {
+    /// Of every link, in megabits per second.
+    pub(crate) rate: u32,
+    pub(crate) hosts: usize,
+    /// On each host.
+    pub(crate) ranks: usize,
+}
+
+impl Hosts {
+    /// Four of them, with one rank each.
+    pub(crate) fn single(rate: u32) -> Hosts {
+        Hosts { rate, hosts: HOSTS, ranks: 1 }
+    }
 }
 
 fn run(tools: &Tools, place: Place, rounds: u32, turns: &[PeerTurn]) -> Result<JsonLines> {
@@ -234,9 +258,11 @@ fn run(tools: &Tools, place: Place, rounds: u32, turns: &[PeerTurn]) -> Result<J
 
 /// Runs the script with this plan at every rank; the lines that the ranks printed.
 pub(crate) fn run_plan(tools: &Tools, place: &Place, plan: &Value) -> Result<Vec<Value>> {
-    let (world, network) = match *place {
-        Place::Here(processes) => (processes, None),
-        Place::Hosts(rate) => (HOSTS, Some(ShapedNetwork::new(HOSTS, rate)?)),
+    let (world, local_world, network) = match *place {
+        Place::Here(processes) => (processes, processes, None),
+        Place::Hosts(Hosts { rate, hosts, ranks }) => {
+            (hosts * ranks, ranks, Some(ShapedNetwork::new(hosts, rate)?))
+        }
     };
     let (master, port) = match network {
         None => ("127.0.0.1".to_string(), free_ports()?),
@@ -244,18 +270,21 @@ pub(crate) fn run_plan(tools: &Tools, place: &Place, plan: &Value) -> Result<Vec
     };
     let mut processes = Vec::new();
     for rank in 0..world {
-        let (prefix, device, local) = match &network {
-            None => (Command::new(&tools.python), "lo", (rank, world)),
+        let host = rank / local_world;
+        let (prefix, device) = match &network {
+            None => (Command::new(&tools.python), "lo"),
             Some(network) => {
-                let mut inside = network.inside(rank);
+                let mut inside = network.inside(host);
+                // They have one kernel: without these, quelea would take them for one machine.
+                inside.env("QUELEA_NODE", format!("host-{host}")).env("QUELEA_TRANSPORT", "tcp");
                 inside.arg(&tools.python);
-                (inside, "eth0", (0, 1))
+                (inside, "eth0")
             }
         };
         let mut process = tools.process(prefix, plan);
         process.env("RANK", rank.to_string()).env("WORLD_SIZE", world.to_string());
-        process.env("LOCAL_RANK", local.0.to_string());
-        process.env("LOCAL_WORLD_SIZE", local.1.to_string());
+        process.env("LOCAL_RANK", (rank % local_world).to_string());
+        process.env("LOCAL_WORLD_SIZE", local_world.to_string());
         process.env("MASTER_ADDR", &master).env("MASTER_PORT", port.to_string());
         process.env("GLOO_SOCKET_IFNAME", device).env("OMP_NUM_THREADS", "1");
         processes.push(process);

@@ -14,44 +14,58 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     let python = environment::provide()?;
     // Scripts are also launched by the command line.
     execute(cargo().args(["build", "-p", "quelea-py", "-p", "quelea-cli"]))?;
-    test(&python, words)
+    let skipped = test(&python, words)?;
+    skipped.iter().for_each(|skipped| println!("skipped: {skipped}"));
+    Ok(())
 }
 
 /// As part of the whole test command, which has built all tests before. With them, the module is
-/// built of the same parts; by itself it would be built of its own, with fewer features.
-pub(crate) fn run_with_all(python: &Path) -> Result<()> {
+/// built of the same parts; by itself it would be built of its own, with fewer features. Returns what was skipped.
+pub(crate) fn run_with_all(python: &Path) -> Result<Vec<String>> {
     execute(cargo().args(["build", "--workspace", "--lib", "--bins", "--tests", "-q"]))?;
     test(python, &[])
 }
 
-fn test(python: &Path, words: &[String]) -> Result<()> {
+/// Runs pytest; returns the tests that were skipped because their packages cannot be had.
+fn test(python: &Path, words: &[String]) -> Result<Vec<String>> {
     let package = lay_out("debug")?;
     let mut pytest = Command::new(python);
     pytest.args(["-m", "pytest", "-q", "-p", "no:cacheprovider"]).args(words);
     pytest.current_dir(root().join("crates/quelea-py"));
     pytest.env("PYTHONPATH", package).env("PYTHONDONTWRITEBYTECODE", "1");
     pytest.env("QUELEA_PROGRAM", target_folder()?.join("debug/quelea"));
-    match environment::tables(python) {
-        Ok(path) => {
-            pytest.env("QUELEA_TABLES_PATH", path);
-        }
-        Err(problem) => println!("skipped: records in pandas and polars ({problem:#})"),
-    }
-    match environment::jupyter(python) {
-        Ok(path) => {
-            pytest.env("QUELEA_JUPYTER_PATH", path);
-        }
-        Err(problem) => println!("skipped: notebooks in Jupyter ({problem:#})"),
-    }
-    match environment::frameworks(python) {
-        Ok(path) => {
-            pytest.env("QUELEA_FRAMEWORKS_PATH", path);
-        }
-        Err(problem) => println!("skipped: Transformers and Lightning ({problem:#})"),
-    }
+    let skipped = name_packages(&mut pytest, |provide| provide(python));
     // Several processes share the cores.
     pytest.env("OMP_NUM_THREADS", "1");
-    execute(&mut pytest)
+    execute(&mut pytest)?;
+    Ok(skipped)
+}
+
+type Provide = fn(&Path) -> Result<PathBuf>;
+/// Packages beside the environment: the variable that tests find them by, how they are provided, and what is skipped
+/// without them.
+const BESIDE: [(&str, Provide, &str); 4] = [
+    ("QUELEA_TABLES_PATH", environment::tables, "records in pandas and polars"),
+    ("QUELEA_JUPYTER_PATH", environment::jupyter, "notebooks in Jupyter"),
+    ("QUELEA_FRAMEWORKS_PATH", environment::frameworks, "Transformers, TRL and Lightning"),
+    ("QUELEA_RAY_PATH", environment::ray, "Ray"),
+];
+
+/// Tells the tests where packages are; returns what is skipped without those that `provided` does not give.
+fn name_packages(
+    pytest: &mut Command,
+    provided: impl Fn(Provide) -> Result<PathBuf>,
+) -> Vec<String> {
+    let mut skipped = Vec::new();
+    for (variable, provide, tests) in BESIDE {
+        match provided(provide) {
+            Ok(path) => {
+                pytest.env(variable, path);
+            }
+            Err(problem) => skipped.push(format!("{tests} ({problem:#})")),
+        }
+    }
+    skipped
 }
 
 /// The package, built for speed: what goes into the path.
@@ -124,5 +138,21 @@ fn module_file() -> Result<&'static str> {
         "linux" => Ok("lib_core.so"),
         "macos" => Ok("lib_core.dylib"),
         other => bail!("the Python package is not tested on {other}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_without_their_packages_are_named_as_skipped() {
+        let mut pytest = Command::new("pytest");
+        let skipped = name_packages(&mut pytest, |_| bail!("pip cannot reach its index"));
+        assert_eq!(skipped.len(), BESIDE.len());
+        assert!(skipped[1].starts_with("Transformers") && skipped[1].contains("its index"));
+        assert_eq!(pytest.get_envs().count(), 0);
+        let skipped = name_packages(&mut pytest, |_| Ok(PathBuf::from("/packages")));
+        assert_eq!((skipped, pytest.get_envs().count()), (Vec::new(), BESIDE.len()));
     }
 }

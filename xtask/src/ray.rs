@@ -5,34 +5,12 @@ use anyhow::{Result, bail};
 
 use crate::{cargo, environment, execute, python};
 
-/// Ray's core, and what it needs.
-const PACKAGES: &[&str] = &[
-    "ray==2.60.0",
-    "attrs",
-    "certifi",
-    "charset-normalizer",
-    "click",
-    "filelock",
-    "idna",
-    "jsonschema",
-    "jsonschema-specifications",
-    "msgpack",
-    "packaging",
-    "protobuf",
-    "pyyaml",
-    "referencing",
-    "requests",
-    "rpds-py",
-    "typing-extensions",
-    "urllib3",
-];
-
 pub(crate) fn run(words: &[String]) -> Result<()> {
     if !words.is_empty() {
         bail!("usage: cargo xtask ray");
     }
     let interpreter = environment::provide()?;
-    let packages = environment::provide_named(&interpreter, "ray-2.60.0", PACKAGES)?;
+    let packages = environment::ray(&interpreter)?;
     execute(cargo().args(["build", "-p", "quelea-py"]))?;
     let path = std::env::join_paths([python::lay_out("debug")?, packages.clone()])?;
     let mut pytest = std::process::Command::new(interpreter);

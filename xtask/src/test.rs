@@ -50,7 +50,7 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     } else {
         match &python {
             Ok(python) => {
-                python::run_with_all(python)?;
+                skipped.extend(python::run_with_all(python)?);
                 wheel::test(python)?;
             }
             Err(why) => skipped.push(format!("the Python package's tests ({why})")),

@@ -129,7 +129,7 @@ class Rank:
         return self.stepping(model, optimizer)
 
     def step_of(self, name: str) -> Step:
-        """Peers are made once and kept; quelea trains one model at a time."""
+        """Peers are made once and kept; quelea's runs end with their turn, so that nothing is sent in those of others."""
         if name in OURS:
             return self.ours(name)
         if name not in self.made:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
-from distributed import failures_in_group, in_group
+from distributed import _in_group, failures_in_group, in_group
+from group import launch, outcomes
+from torch._C._distributed_c10d import Backend
 
 SIZE = 3
 NUMBERS = [
@@ -176,6 +179,67 @@ def test_sends_are_received_by_tag():
     assert in_group(SIZE, points) == [None, [10, 11, 12], [20, 21, 22]]
 
 
+def batched(rank):
+    received = [torch.empty(2), torch.empty(3)]
+    before, after = (rank - 1) % SIZE, (rank + 1) % SIZE
+    calls = [
+        dist.P2POp(dist.isend, torch.full((2,), float(rank)), after),
+        dist.P2POp(dist.irecv, received[0], before),
+        dist.P2POp(dist.isend, torch.full((3,), 10.0 + rank), before),
+        dist.P2POp(dist.irecv, received[1], after),
+    ]
+    for work in dist.batch_isend_irecv(calls):
+        work.wait()
+    return [tensor.tolist() for tensor in received]
+
+
+def test_sends_and_receives_in_one_batch():
+    for rank, found in enumerate(in_group(SIZE, batched)):
+        before, after = (rank - 1) % SIZE, (rank + 1) % SIZE
+        assert found == [[before] * 2, [10 + after] * 3]
+
+
+def properties_of_backend(rank):
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    names = [name for name in dir(Backend) if isinstance(getattr(Backend, name), property)]
+    # PyTorch's own raises an error for all backends without an allocator.
+    return {name: repr(getattr(backend, name)) for name in names if name != "mem_allocator"}
+
+
+def test_all_properties_of_a_backend_have_values():
+    (found,) = in_group(1, properties_of_backend)
+    assert found["supports_coalescing"] == "False" and found["supports_splitting"] == "True"
+
+
+def coalesced(rank):
+    shapes = [(3,), (2, 2), (), (300_000,), (5,)]
+    tensors = [torch.full(shape, float(rank + k)) for k, shape in enumerate(shapes)]
+    # Memory that is not contiguous.
+    tensors.append(torch.full((6,), float(rank))[::2])
+    calls = []
+    group = dist.group.WORLD._get_backend(torch.device("cpu"))
+    inner = group._group
+
+    class Counting:
+        def __getattr__(self, name):
+            calls.append(name)
+            return getattr(inner, name)
+
+    group._group = Counting()
+    dist.all_reduce_coalesced(tensors)
+    group._group = inner
+    return [t.flatten()[[0, -1]].tolist() for t in tensors], calls
+
+
+def test_short_tensors_of_a_coalesced_all_reduce_travel_as_one():
+    ranks = sum(range(SIZE))
+    for found, calls in in_group(SIZE, coalesced):
+        sums = [*(ranks + k * SIZE for k in range(5)), ranks]
+        assert found == [[value, value] for value in sums]
+        # The first three, the long one, and the last two.
+        assert calls == ["all_reduce"] * 3
+
+
 def groups(rank):
     evens = dist.new_group([0, 2])
     all_of_them = dist.new_group()
@@ -234,6 +298,96 @@ def test_a_group_is_reconfigured_with_as_many_ranks_and_no_others():
         assert "call dist.shrink_group()" in refused
 
 
+def replaced(rank, file):
+    """A group whose last rank dies and is replaced by a new process, as PyTorch means it: the group is created without
+    connections, and processes exchange handles by a store of their own."""
+    is_new = os.environ["QUELEA_TEST_RESTARTED"] == "yes"
+    generation = int(is_new)
+    store = dist.FileStore(f"{file}.handles", SIZE)
+    dist.init_process_group(
+        "quelea",
+        init_method=f"file://{file}.{generation}",
+        rank=rank,
+        world_size=SIZE,
+        timeout=timedelta(seconds=60),
+        enable_reconfigure=True,
+    )
+    said = None
+    if not is_new:
+        meet(store, rank, generation=0)
+        dist.barrier()
+        if rank == SIZE - 1:
+            os._exit(1)
+        try:
+            dist.all_reduce(torch.ones(1))
+        except RuntimeError as error:
+            said = str(error)
+    meet(store, rank, generation=1)
+    value = torch.tensor([10.0 ** rank])
+    dist.all_reduce(value)
+    dist.destroy_process_group()
+    return said, value.item()
+
+
+def meet(store, rank, generation):
+    """Connects all ranks of a generation."""
+    store.set(f"{generation}/{rank}", dist._get_reconfigure_handle())
+    handles = [store.get(f"{generation}/{other}").decode() for other in range(SIZE)]
+    dist._reconfigure(generation, handles).wait()
+
+
+def test_a_new_process_takes_the_place_of_one_that_died(tmp_path):
+    ended = outcomes(SIZE, replaced, str(tmp_path / "store"), restarted=(SIZE - 1,))
+    failures, values = zip(*ended, strict=True)
+    assert failures == (None,) * SIZE
+    gone = "rank 2 is gone: its process has ended"
+    assert values == ((gone, 111.0), (gone, 111.0), (None, 111.0))
+
+
+def unconnected(rank, file):
+    dist.init_process_group(
+        "quelea", init_method=f"file://{file}", rank=rank, world_size=1, enable_reconfigure=True
+    )
+    try:
+        dist.all_reduce(torch.ones(1))
+    except RuntimeError as error:
+        dist.destroy_process_group()
+        return str(error)
+    return None
+
+
+def test_a_group_without_connections_says_what_to_call(tmp_path):
+    (said,) = launch(1, unconnected, str(tmp_path / "store"))
+    assert said == "the process group is not connected yet: call reconfigure() at all ranks first"
+
+
+def shrunk_after_a_death(rank):
+    dist.barrier()
+    if rank == 1:
+        os._exit(1)
+    # Its peers are in the middle of a call when it dies.
+    work = dist.all_reduce(torch.ones(10), async_op=True)
+    smaller = dist.shrink_group([1], shrink_flags=dist.distributed_c10d.SHRINK_ABORT)
+    try:
+        work.wait()
+    except RuntimeError as error:
+        said = str(error)
+    value = torch.tensor([float(rank + 1)])
+    dist.all_reduce(value, group=smaller)
+    return said, value.item()
+
+
+def test_a_group_shrinks_after_a_rank_has_died():
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = ("quelea", SIZE, f"{folder}/store", 60.0, shrunk_after_a_death, ())
+        ended = outcomes(SIZE, _in_group, *arguments, dead=(1,))
+    for failure, value in ended:
+        assert failure is None
+        said, reduced = value
+        assert reduced == 4.0
+        assert "rank 1 is gone" in said or "the process group is shrinking" in said
+
+
 def dying(rank):
     dist.barrier()
     if rank == 2:
@@ -289,7 +443,7 @@ WRONG = {
         "bitwise reductions need integers",
     ),
     "sparse": (lambda: dist.all_reduce(torch.ones(2, 2).to_sparse()), "to_dense"),
-    "complex bytes": (
+    "uneven splits": (
         lambda: dist.all_to_all_single(torch.empty(3), torch.empty(3)),
         "divisible by the 2 ranks",
     ),

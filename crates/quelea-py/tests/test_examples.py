@@ -154,7 +154,7 @@ def test_the_page_of_results_is_made_of_the_results(tmp_path):
 def test_diffs_against_ddp_in_the_documentation_are_those_of_the_scripts():
     diffs = module("diffs")
     page = diffs.PAGE.read_text()
-    assert len(diffs.BLOCK.findall(page)) == 5
+    assert len(diffs.BLOCK.findall(page)) == 6
     assert diffs.renewed(page) == page, "run examples/python/diffs.py"
 
 

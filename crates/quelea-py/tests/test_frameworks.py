@@ -1,4 +1,5 @@
-"""Transformers and Lightning: a few steps of their examples, and the parameters of all-reduce.
+"""Transformers, Accelerate, TRL and Lightning: a few steps of their examples, the parameters of all-reduce, and their own
+DDP over the backend `quelea`.
 
 They are not in the environment of the other tests: `cargo xtask python` installs them beside it.
 """
@@ -19,14 +20,26 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "examples/python"
 pytestmark = pytest.mark.skipif(PATH is None, reason="the frameworks are not installed")
 
 
-def launched(tmp_path: Path, processes: int, script: Path, *words: str) -> str:
-    """What the processes of a launch print."""
+def said_by(tmp_path: Path, *command: object) -> str:
+    """What the processes of a command of this Python print."""
     paths = [str(EXAMPLES), *os.environ.get("PYTHONPATH", "").split(os.pathsep), str(PATH)]
     env = dict(os.environ, PYTHONPATH=os.pathsep.join(paths), HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1")
-    command = [sys.executable, "-m", "quelea.launch", "-n", str(processes), str(script), *words]
-    ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=280, cwd=tmp_path)
+    words = [sys.executable, *map(str, command)]
+    ended = subprocess.run(words, env=env, capture_output=True, text=True, timeout=280, cwd=tmp_path)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
+
+
+def launched(tmp_path: Path, processes: int, script: Path, *words: str) -> str:
+    """What the processes of a launch print."""
+    return said_by(tmp_path, "-m", "quelea.launch", "-n", processes, script, *words)
+
+
+#: How frameworks start two processes themselves.
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2)
+# Without GPUs it would want mpirun for several processes; the script itself asks for the CPU.
+ACCELERATE = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", 2, "--num_machines", 1)
+ACCELERATE += ("--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", 0)
 
 
 @pytest.fixture
@@ -35,11 +48,25 @@ def data(tmp_path):
     return tmp_path
 
 
+FEW_STEPS = ("--steps", "6", "--batch", "4", "--length", "16", "--width", "16")
+
+
 @pytest.mark.parametrize("example", ["hf_gpt", "lightning_gpt"])
 def test_examples_train_a_few_steps(example, data):
-    words = ["--data", str(data), "--steps", "6", "--batch", "4", "--length", "16", "--width", "16"]
-    said = launched(data, 2, EXAMPLES / f"{example}.py", *words)
+    said = launched(data, 2, EXAMPLES / f"{example}.py", "--data", str(data), *FEW_STEPS)
     losses = [float(found) for found in re.findall(r"\[\d\] loss ([\d.]+)", said)]
+    assert len(losses) == 2
+    assert all(1.0 < loss < 4.0 for loss in losses)
+
+
+@pytest.mark.parametrize("example", ["hf_gpt", "lightning_gpt"])
+def test_their_versions_with_ddp_train_a_few_steps(example, data):
+    words = (EXAMPLES / f"ddp_{example}.py", "--data", data, *FEW_STEPS)
+    if example == "hf_gpt":
+        said = said_by(data, *TORCHRUN, *words)
+    else:
+        said = said_by(data, *words, "--devices", 2)
+    losses = [float(found) for found in re.findall(r"loss ([\d.]+)", said)]
     assert len(losses) == 2
     assert all(1.0 < loss < 4.0 for loss in losses)
 
@@ -101,6 +128,132 @@ def test_the_trainer_divides_the_data_and_accumulates_gradients(tmp_path):
         for mine, other in zip(found, alone, strict=True):
             assert torch.allclose(torch.tensor(mine), torch.tensor(other), atol=1e-5)
     assert (tmp_path / "two" / "checkpoint-6").exists()
+
+
+#: The callback alone, with data that the script divides: every process has every other sample.
+CALLBACK = TRAINER.replace(
+    """trainer = QueleaTrainer(Model(), args, train_dataset=rows, eval_dataset=rows, algorithm="allreduce")
+if many == 1:
+    order = torch.utils.data.DistributedSampler(rows, 1, 0, seed=args.seed)
+    trainer._get_train_sampler = lambda dataset=None: order
+""",
+    """args.gradient_accumulation_steps, args.eval_strategy = 1, "no"
+rows = rows[quelea.rank() :: many]
+trainer = Trainer(Model(), args, train_dataset=rows, callbacks=[QueleaCallback("allreduce")])
+trainer._get_train_sampler = lambda dataset=None: torch.utils.data.SequentialSampler(rows)
+""",
+).replace("import QueleaTrainer", "import QueleaCallback")
+
+
+def test_the_callback_alone_trains_with_data_that_the_script_divides(tmp_path):
+    import torch
+
+    (tmp_path / "script.py").write_text(CALLBACK)
+    (alone,) = printed_parameters(launched(tmp_path, 1, tmp_path / "script.py", str(tmp_path / "one")))
+    both = printed_parameters(launched(tmp_path, 2, tmp_path / "script.py", str(tmp_path / "two")))
+    assert len(both) == 2
+    for found in both:
+        for mine, other in zip(found, alone, strict=True):
+            assert torch.allclose(torch.tensor(mine), torch.tensor(other), atol=1e-5)
+
+
+#: What the scripts of frameworks that run unchanged have in common.
+UNCHANGED = """
+import json, sys
+import torch
+import torch.distributed as dist
+
+folder, backend = sys.argv[1:]
+# On a CPU Accelerate allows no other backend than gloo, but uses the process group that is there.
+dist.init_process_group(backend)
+
+def done(model):
+    assert dist.get_backend() == backend and dist.get_world_size() == 2
+    if dist.get_rank() == 0:
+        print(json.dumps([p.tolist() for p in model.parameters()]))
+    dist.destroy_process_group()
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.net = torch.nn.Linear(4, 2)
+    def forward(self, x, y):
+        out = self.net(x)
+        return {"loss": torch.nn.functional.cross_entropy(out, y), "logits": out}
+
+generator = torch.Generator().manual_seed(1)
+rows = [{"x": torch.randn(4, generator=generator), "y": torch.tensor(i % 2)} for i in range(32)]
+same = dict(
+    max_steps=6, per_device_train_batch_size=2, learning_rate=0.1, optim="sgd", report_to="none", save_strategy="no",
+    disable_tqdm=True, use_cpu=True,
+)
+"""
+
+TRANSFORMERS_DDP = """
+from transformers import Trainer, TrainingArguments
+
+args = TrainingArguments(folder, remove_unused_columns=False, **same)
+trainer = Trainer(Model(), args, train_dataset=rows)
+trainer.train()
+done(trainer.model)
+"""
+
+ACCELERATE_DDP = """
+from accelerate import Accelerator
+
+accelerator = Accelerator(cpu=True)
+model = Model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = torch.utils.data.DataLoader(rows, 2, shuffle=True)
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+for batch in loader:
+    accelerator.backward(model(**batch)["loss"])
+    optimizer.step()
+    optimizer.zero_grad()
+losses = accelerator.gather(model(**batch)["loss"].detach()[None])
+assert len(losses) == 2
+done(accelerator.unwrap_model(model))
+"""
+
+TRL_DDP = """
+from datasets import Dataset
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from trl import SFTConfig, SFTTrainer
+
+words = Tokenizer(WordLevel({"[PAD]": 0, "[EOS]": 1}, unk_token="[PAD]"))
+tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="[PAD]", eos_token="[EOS]")
+torch.manual_seed(3)
+sizes = {"n_positions": 16, "n_embd": 8, "n_layer": 1, "n_head": 2, "bos_token_id": 1, "eos_token_id": 1}
+model = GPT2LMHeadModel(GPT2Config(vocab_size=32, **sizes))
+data = Dataset.from_list([{"input_ids": [(i + k) % 32 for k in range(12)]} for i in range(32)])
+args = SFTConfig(folder, bf16=False, max_length=16, gradient_checkpointing=False, **same)
+trainer = SFTTrainer(model, args, train_dataset=data, processing_class=tokenizer)
+trainer.train()
+done(trainer.accelerator.unwrap_model(trainer.model))
+"""
+
+FRAMEWORKS = {
+    "transformers": (TORCHRUN, TRANSFORMERS_DDP),
+    "accelerate": (ACCELERATE, ACCELERATE_DDP),
+    "trl": (TORCHRUN, TRL_DDP),
+}
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_frameworks_run_unchanged_over_the_backend(framework, tmp_path):
+    import torch
+
+    launcher, script = FRAMEWORKS[framework]
+    (tmp_path / "script.py").write_text(UNCHANGED + script)
+    found = {}
+    for backend in ("gloo", "quelea"):
+        said = said_by(tmp_path, *launcher, tmp_path / "script.py", tmp_path / backend, backend)
+        (found[backend],) = printed_parameters(said)
+    for mine, other in zip(found["quelea"], found["gloo"], strict=True):
+        assert torch.allclose(torch.tensor(mine), torch.tensor(other), atol=1e-6)
 
 
 #: Two processes with a batch of 2 each, against one with a batch of 4.

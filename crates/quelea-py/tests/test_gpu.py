@@ -236,3 +236,28 @@ def test_passes_that_cannot_be_captured_run_one_by_one():
 
     ((found, expected, said),) = launch(1, work, limit=120)
     assert said == 1 and found == pytest.approx(expected, rel=1e-4)
+
+
+def within_host(rank, way):
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    quelea.init()
+    model = make("mlp").cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    if way is not None:
+        quelea.wrap(model, optimizer, "d-psgd", within_host=way)
+        assert torch.distributed.get_backend() == "nccl"
+    for step in range(STEPS):
+        inputs, targets = (tensor.cuda() for tensor in batch("mlp", rank, step))
+        cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    quelea.shutdown()
+    whole = [getattr(p.detach(), "full_tensor", p.detach)() for p in model.parameters()]
+    return torch.cat([tensor.flatten() for tensor in whole]).cpu()
+
+
+@pytest.mark.parametrize("way", ["ddp", "fsdp"])
+def test_a_host_of_one_rank_trains_through_nccl_as_the_script_alone(way):
+    """NCCL takes one rank per GPU; several ranks of a host are tested through gloo."""
+    (ours,), (alone,) = launch(1, within_host, way), launch(1, within_host, None)
+    assert distance(ours, alone) < 1e-5

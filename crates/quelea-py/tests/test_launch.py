@@ -161,3 +161,51 @@ def test_mpirun_starts_scripts(tmp_path):
     assert done.returncode == 0, done.stderr
     first, second = ((tmp_path / f"rank-{rank}").read_text() for rank in range(2))
     assert first.startswith("2 ranks") and first == second
+
+
+RESTARTED = """
+import os, sys
+import torch
+import quelea.torch as quelea
+
+folder, dies = sys.argv[1:]
+quelea.init()
+torch.manual_seed(1)
+model = torch.nn.Linear(4, 1)
+path, first = f"{folder}/state.pt", 0
+if os.path.exists(path):
+    saved = torch.load(path)
+    model.load_state_dict(saved["model"])
+    first = saved["step"]
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model = quelea.wrap(model, optimizer)
+for step in range(first, 8):
+    if dies == "yes" and quelea.rank() == 1 and step == 5 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        os.kill(os.getpid(), 9)
+    inputs = torch.randn(3, 4, generator=torch.Generator().manual_seed(10 * step + quelea.rank()))
+    model(inputs).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if quelea.rank() == 0 and step == 2:
+        torch.save({"model": model.state_dict(), "step": step + 1}, path)
+if quelea.rank() == 0:
+    print("started at", first, "weights", model.weight.tolist())
+"""
+
+
+def under_torchrun(tmp_path, dies: str) -> list[str]:
+    """What rank 0 prints, in words."""
+    folder = tmp_path / dies
+    folder.mkdir()
+    (folder / "script.py").write_text(RESTARTED)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts", "1"]
+    command += ["--nproc-per-node", "2", str(folder / "script.py"), str(folder), dies]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split("weights")
+
+
+def test_torchrun_restarts_all_and_the_script_resumes_from_its_checkpoint(tmp_path):
+    undisturbed, restarted = under_torchrun(tmp_path, "no"), under_torchrun(tmp_path, "yes")
+    assert (undisturbed[0], restarted[0]) == ("started at 0 ", "started at 3 ")
+    assert restarted[1] == undisturbed[1]

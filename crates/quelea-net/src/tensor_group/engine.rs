@@ -255,7 +255,7 @@ impl Engine {
         let waiting: Vec<String> =
             waiting.map(|(name, what)| format!("rank {name} ({what})")).collect();
         format!(
-            "timed out: rank {} waited for {} within the time limit",
+            "timed out: rank {} waited for {} until the timeout of the call",
             self.names[self.rank],
             if waiting.is_empty() { "its peers".into() } else { waiting.join(", ") }
         )

@@ -28,7 +28,14 @@ _living: list[QueleaBackend] = []
 class QueleaBackend(TensorCollectives, Backend):
     """One process's end of a group. All ranks must call collectives in the same order."""
 
-    def __init__(self, store: Any, rank: int, names: Sequence[int], timeout: timedelta):
+    def __init__(
+        self,
+        store: Any,
+        rank: int,
+        names: Sequence[int],
+        timeout: timedelta,
+        enable_reconfigure: bool = False,
+    ):
         super().__init__(rank, len(names))
         self._store, self._names = store, list(names)
         self._options = Backend.Options("quelea", timeout)
@@ -37,7 +44,11 @@ class QueleaBackend(TensorCollectives, Backend):
         self._worker = Worker()
         self._collectives = self._descendants = 0
         self._listener: TensorListener | None = None
-        self._group: Any = _mesh.connect(store, rank, self._names, timeout.total_seconds())
+        self._group: Any = (
+            _Unconnected("is not connected yet: call reconfigure() at all ranks first")
+            if enable_reconfigure
+            else _mesh.connect(store, rank, self._names, timeout.total_seconds())
+        )
         _living.append(self)
 
     # What PyTorch asks about the group.
@@ -61,6 +72,20 @@ class QueleaBackend(TensorCollectives, Backend):
     def supports_reconfigure(self) -> bool:
         return True
 
+    # PyTorch's own properties call those of the Python part, and these would be themselves.
+
+    @property
+    def supports_coalescing(self) -> bool:
+        return False
+
+    @property
+    def supports_window(self) -> bool:
+        return False
+
+    @property
+    def _supports_time_estimate(self) -> bool:
+        return False
+
     def set_timeout(self, timeout: timedelta) -> None:
         self._options._timeout = timeout
 
@@ -79,7 +104,7 @@ class QueleaBackend(TensorCollectives, Backend):
         if self in _living:
             self._worker.close(_LEAVE_SECONDS)
             self._group.leave(_LEAVE_SECONDS)
-            self._group = _LeftGroup()
+            self._group = _Unconnected("has been destroyed: call init_process_group() again")
             _living.remove(self)
             # C++ may hold its part a little longer.
             _ended.append(self)
@@ -142,11 +167,23 @@ class QueleaBackend(TensorCollectives, Backend):
         return self.barrier(None)
 
 
-class _LeftGroup:
-    """Stands for a group that was destroyed."""
+class _Unconnected:
+    """Stands for a group that has no connections, and says why."""
+
+    def __init__(self, reason: str):
+        self._reason = reason
+
+    def leave(self, _seconds: float) -> None:
+        """There is nobody to leave."""
+
+    def abort(self, _reason: str) -> None:
+        """Nothing is under way."""
+
+    def abandon(self, _reason: str) -> None:
+        """Nothing is under way."""
 
     def __getattr__(self, _name: str) -> Any:
-        raise Error("the process group has been destroyed: call init_process_group() again")
+        raise Error(f"the process group {self._reason}")
 
 
 #: Groups that were shut down. Their C++ part may be used until the process ends.

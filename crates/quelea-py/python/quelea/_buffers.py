@@ -41,6 +41,8 @@ class Buffers:
         self._copied_out: torch.cuda.Event | None = None
         read = {id(t) for t in self.reads}
         self._hosts: dict[int, torch.Tensor] = {}
+        #: Tensors that travel as one, and what travels.
+        self._joined: list[tuple[list[torch.Tensor], torch.Tensor]] = []
         if self._stream is not None:
             self._stream.wait_stream(torch.cuda.current_stream(self.devices[0]))
         for tensor in both:
@@ -77,6 +79,20 @@ class Buffers:
         """Where the tensor lies on the host."""
         return memory_of(self.host(tensor))
 
+    def at_joined(self, tensors: Sequence[torch.Tensor]) -> TensorAt:
+        """Where these tensors of one type lie one after the other: in their own memory if it is one tensor."""
+        if len(tensors) == 1:
+            return self.at(tensors[0])
+        hosts = [self.host(tensor) for tensor in tensors]
+        joined = torch.cat([host.reshape(-1) for host in hosts])
+        self._joined.append((hosts, joined))
+        return memory_of(joined)
+
+    def _divide_joined(self) -> None:
+        for hosts, joined in self._joined:
+            parts = joined.split([host.numel() for host in hosts])
+            torch._foreach_copy_([host.view(-1) for host in hosts], list(parts))
+
     def parts(self, tensor: torch.Tensor, sizes: Sequence[int]) -> list[TensorAt]:
         """Where consecutive parts of a tensor lie, of so many bytes each."""
         start = self.host(tensor).data_ptr()
@@ -94,6 +110,7 @@ class Buffers:
     def copy_back(self) -> None:
         """Copies what was written to where it belongs."""
         with torch.no_grad(), self.on_stream():
+            self._divide_joined()
             for tensor in self.writes:
                 host = self.host(tensor)
                 if host.data_ptr() != tensor.data_ptr() or tensor.is_cuda:

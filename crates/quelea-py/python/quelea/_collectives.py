@@ -34,7 +34,17 @@ class TensorCollectives:
 
         return self._collective(start, tensors, tensors, opts)
 
-    allreduce_coalesced = allreduce
+    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any) -> TensorWork:
+        """Short tensors of one type travel as one."""
+        reduction, runs = _name_of(opts.reduceOp), _short_runs(tensors)
+
+        def start(buffers: Buffers, limit: float) -> list[PendingCall]:
+            return [
+                self._group.all_reduce(buffers.at_joined(run), _element(run[0]), reduction, limit, buffers)
+                for run in runs
+            ]
+
+        return self._collective(start, tensors, tensors, opts)
 
     def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> TensorWork:
         is_root = self._rank == opts.rootRank
@@ -355,6 +365,23 @@ class TensorCollectives:
             )
         row = _bytes(tensor) // length if length else 0
         return [count * row for count in splits]
+
+
+#: Up to so many bytes are joined: copying them takes less than another exchange.
+_JOINED_BYTES = 1 << 20
+
+
+def _short_runs(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
+    """The tensors in their order; those of one type whose bytes are few are together."""
+    runs: list[list[torch.Tensor]] = []
+    for tensor in tensors:
+        last = runs[-1] if runs else []
+        is_short = sum(map(_bytes, last)) + _bytes(tensor) <= _JOINED_BYTES
+        if last and is_short and last[0].dtype == tensor.dtype and last[0].device == tensor.device:
+            last.append(tensor)
+        else:
+            runs.append([tensor])
+    return runs
 
 
 def _bytes(tensor: torch.Tensor) -> int:

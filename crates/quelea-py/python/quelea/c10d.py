@@ -41,4 +41,6 @@ def _create(options: Any, _backend_options: object) -> Any:
     from quelea._backend import QueleaBackend
 
     names = list(options.global_ranks_in_group) or list(range(options.group_size))
-    return QueleaBackend(options.store, options.group_rank, names, options.timeout)
+    return QueleaBackend(
+        options.store, options.group_rank, names, options.timeout, options.enable_reconfigure
+    )

@@ -1,10 +1,11 @@
-"""quelea on Ray: `run` for runs of the built-in tasks, `QueleaConfig` and `wrap` for scripts in Ray Train.
+"""quelea on Ray: `run` for runs of the built-in tasks; `QueleaConfig`, `wrap` and `prepare_data_loader` for scripts in
+Ray Train.
 
     import quelea.ray
 
     summary = quelea.ray.run("run.toml", num_workers=(2, 8), out="runs/a")
 
-`run` needs the package ``ray``; the other two need ``ray[train]`` and PyTorch.
+`run` needs the package ``ray``; the others need ``ray[train]`` and PyTorch.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from typing import Any
 from quelea._core import Error
 from quelea._ray_run import RayRun, run, start
 
-__all__ = ["Error", "QueleaConfig", "RayRun", "run", "start", "wrap"]  # noqa: F822
+__all__ = ["Error", "QueleaConfig", "RayRun", "prepare_data_loader", "run", "start", "wrap"]  # noqa: F822
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("QueleaConfig", "wrap"):
+    if name in ("QueleaConfig", "prepare_data_loader", "wrap"):
         from quelea import _ray_train
 
         return getattr(_ray_train, name)
