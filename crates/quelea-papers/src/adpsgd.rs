@@ -147,9 +147,9 @@ impl AdpsgdSetting {
             AdpsgdMethod::AllReduce => trial
                 .set("cluster.start_barrier", !is(AdpsgdReading::NoBarrier))
                 .set("cluster.collective_fixed_us", overhead * 1e6),
-            AdpsgdMethod::DPsgd if is(AdpsgdReading::Overlapped) => trial
-                .set("topology.name", "ring")
-                .set("cluster.handoff_send_us", overhead * 1e6),
+            AdpsgdMethod::DPsgd if is(AdpsgdReading::Overlapped) => {
+                trial.set("topology.name", "ring").set("cluster.handoff_send_us", overhead * 1e6)
+            }
             AdpsgdMethod::DPsgd => trial
                 .set("algorithm.form", "adapt-then-combine")
                 .set("topology.name", "ring")

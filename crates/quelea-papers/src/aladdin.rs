@@ -342,14 +342,10 @@ impl Calibration {
         let is = |reading| self.other == Some(reading);
         // ALADDIN takes a gradient off the device at every step, whether it is sent or folded; so
         // its hand-off is part of the step, where the slow-down does not reach it.
-        let is_inside =
-            method == AladdinMethod::Aladdin && !is(AladdinReading::HandoffPerMessage);
+        let is_inside = method == AladdinMethod::Aladdin && !is(AladdinReading::HandoffPerMessage);
         let inside = if is_inside { costs.handoff } else { 0.0 };
-        let slowed = if is(AladdinReading::SlowHandoff) {
-            slow
-        } else {
-            (slow + inside) / (1.0 + inside)
-        };
+        let slowed =
+            if is(AladdinReading::SlowHandoff) { slow } else { (slow + inside) / (1.0 + inside) };
         let slow_worker = usize::from(is(AladdinReading::SlowWorkerOne) && workers > 1);
         let trial = Trial::new(method.algorithm(), workers, costs.model.parameters)
             .slow(slow_worker, slowed)
@@ -456,7 +452,11 @@ impl Calibration {
             ("ALADDIN, period", "π = 4", "the default; the slides do not say"),
             ("SGP, graph", "one-peer exponential", "its paper's"),
             ("AR-SGD, ring", "over all workers", "as its name says"),
-            ("latency", "50 µs; inside a host 100 Gbit/s per worker", "usual, and it hardly matters"),
+            (
+                "latency",
+                "50 µs; inside a host 100 Gbit/s per worker",
+                "usual, and it hardly matters",
+            ),
         ]);
     }
 }

@@ -54,8 +54,7 @@ impl Bowl {
     /// What is to be run, with these settings.
     pub fn plan(&self, settings: &[String]) -> Result<PreparedRun, ExperimentError> {
         let row = |value: &dyn Fn(usize) -> f64| {
-            let numbers: Vec<String> =
-                (0..DIMENSIONS).map(|k| format!("{:?}", value(k))).collect();
+            let numbers: Vec<String> = (0..DIMENSIONS).map(|k| format!("{:?}", value(k))).collect();
             format!("[{}]", numbers.join(","))
         };
         let rows = |value: &dyn Fn(usize) -> f64| vec![row(value); self.workers].join(",");
@@ -140,7 +139,10 @@ mod tests {
         let wanted = (1..=30).map(after).sum::<f64>() / 30.0;
         let late = (1..30).map(after).sum::<f64>() / 29.0;
         let ratio = means.gradient / wanted;
-        assert!((ratio - 1.0).abs() < 1e-4 || (means.gradient / late - 1.0).abs() < 1e-4, "{ratio}");
+        assert!(
+            (ratio - 1.0).abs() < 1e-4 || (means.gradient / late - 1.0).abs() < 1e-4,
+            "{ratio}"
+        );
         assert!(means.distance < 1e-12);
     }
 }

@@ -9,7 +9,8 @@ use crate::report::{PaperReport, ParameterSource, ReportCell, ReportTable};
 use crate::training::{Lesson, Trained};
 use crate::{Experiment, ReproduceOptions};
 
-const PAPER: &str = "Goyal et al. 2017 (linear scaling), You et al. 2017 (LARS), You et al. 2020 (LAMB)";
+const PAPER: &str =
+    "Goyal et al. 2017 (linear scaling), You et al. 2017 (LARS), You et al. 2020 (LAMB)";
 
 /// The row of the table.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -179,9 +180,17 @@ fn claims(report: &mut PaperReport, table: &ReportTable) {
 }
 
 fn tell(report: &mut PaperReport, options: &ReproduceOptions) {
-    report.rests_on("scaling", "linear of SGD and LARS, square root of LAMB", ParameterSource::Stated);
+    report.rests_on(
+        "scaling",
+        "linear of SGD and LARS, square root of LAMB",
+        ParameterSource::Stated,
+    );
     let why = "what two cores can train";
-    let length = format!("{} epochs, mean over {} seeds", options.size(EPOCHS as usize, 1), options.size(SEEDS, 1));
+    let length = format!(
+        "{} epochs, mean over {} seeds",
+        options.size(EPOCHS as usize, 1),
+        options.size(SEEDS, 1)
+    );
     report.assumes([
         ("task", "digits-cnn (53,000 parameters, 1,438 images), 4 workers, all-reduce", why),
         ("length", length.as_str(), why),

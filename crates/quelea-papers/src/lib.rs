@@ -21,6 +21,7 @@
 //! | [`gossip_theory`] | communication, transient iterations, spectral gaps, linear speed-up |
 //! | [`large_batch`] | SGD, LARS and LAMB with large batches |
 //! | [`compare`] | several algorithms on one task and one cluster |
+//! | [`transients`] | steps until methods are as good as all-reduce, for the advisor |
 //! | [`training`] | one run that trains, watched |
 //! | [`data`] | where data sets lie |
 //! | [`fit`] | one parameter fitted on one figure |
@@ -42,6 +43,7 @@ pub mod large_batch;
 pub mod render;
 pub mod report;
 pub mod training;
+pub mod transients;
 
 use std::path::PathBuf;
 
@@ -116,6 +118,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
     decentdp::speedup::EXPERIMENT,
     decentdp::theorem::EXPERIMENT,
     large_batch::EXPERIMENT,
+    transients::EXPERIMENT,
     gossip_theory::communication::EXPERIMENT,
     gossip_theory::spectral::EXPERIMENT,
     gossip_theory::speedup::EXPERIMENT,

@@ -132,8 +132,12 @@ pub fn markdown(report: &PaperReport, pictures: Option<&str>) -> String {
     }
     page.push_str("\n| what must hold | |\n|---|---|\n");
     for claim in &report.claims {
-        let _ =
-            writeln!(page, "| {} | {} |", claim.text, if claim.holds == Some(false) { "**no**" } else { claim.answer() });
+        let _ = writeln!(
+            page,
+            "| {} | {} |",
+            claim.text,
+            if claim.holds == Some(false) { "**no**" } else { claim.answer() }
+        );
     }
     page.push_str("\n| parameter | value | source |\n|---|---|---|\n");
     for p in &report.parameters {

@@ -368,7 +368,10 @@ mod tests {
         report.claim_order(&table, "loss", BestValue::Lowest);
         let [first, second] = &report.claims[..] else { panic!("two claims") };
         assert_eq!(first.holds, Some(false));
-        assert!(first.text.ends_with("beyond the seeds' spread: c before a, c before b"), "{first:?}");
+        assert!(
+            first.text.ends_with("beyond the seeds' spread: c before a, c before b"),
+            "{first:?}"
+        );
         assert_eq!(second.holds, Some(true));
         assert!(second.text.ends_with("within the seeds' spread"), "{second:?}");
     }

@@ -114,6 +114,7 @@ experiments! {
     decentdp_speedup_holds: "decentdp-speedup",
     decentdp_theorem_holds: "decentdp-theorem",
     large_batch_holds: "large-batch",
+    plan_convergence_holds: "plan-convergence",
     yuan_communication_holds: "yuan-communication",
     yuan_spectral_holds: "yuan-spectral",
     yuan_speedup_holds: "yuan-speedup",

@@ -125,7 +125,10 @@ fn every_gradient(
     let run = Trained::over(&lessons, course.epochs, plan)?;
     let cell = |column: &str, of: &dyn Fn(&Trained) -> f64| {
         let spread = run.spread(|run| Some(of(run)));
-        ReportCell { spread, ..ReportCell::new("AD-PSGD, an average per gradient", column, of(&run)) }
+        ReportCell {
+            spread,
+            ..ReportCell::new("AD-PSGD, an average per gradient", column, of(&run))
+        }
     };
     let cells = vec![
         cell("final accuracy, %", &|run| run.last().accuracy),

@@ -51,7 +51,8 @@ fn run(options: &ReproduceOptions) -> Result<PaperReport, ExperimentError> {
 }
 
 fn row(gbps: f64, latency: f64) -> String {
-    let latency = if latency < 1e3 { format!("{latency} µs") } else { format!("{} ms", latency / 1e3) };
+    let latency =
+        if latency < 1e3 { format!("{latency} µs") } else { format!("{} ms", latency / 1e3) };
     format!("{gbps} Gbit/s, {latency}")
 }
 
@@ -118,6 +119,10 @@ fn tell(report: &mut PaperReport) {
     report.assumes([
         ("latencies", "2 µs (InfiniBand) to 100 ms (another continent), one way", why),
         ("bandwidth", "100 Gbit/s as in its cluster; 1 Gbit/s", why),
-        ("overheads per step", "as fitted in adpsgd-slowdown on the row without a slow learner", why),
+        (
+            "overheads per step",
+            "as fitted in adpsgd-slowdown on the row without a slow learner",
+            why,
+        ),
     ]);
 }

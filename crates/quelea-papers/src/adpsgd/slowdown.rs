@@ -3,8 +3,8 @@
 use quelea_plot::{Axis, Chart, LineChart, LineSeries};
 
 use super::{
-    AdpsgdMethod, AdpsgdReading, AdpsgdSetting, GRADIENTS_PER_EPOCH, METHODS, PAPER, RESNET_COMPUTE,
-    SINGLE_SECONDS,
+    AdpsgdMethod, AdpsgdReading, AdpsgdSetting, GRADIENTS_PER_EPOCH, METHODS, PAPER,
+    RESNET_COMPUTE, SINGLE_SECONDS,
 };
 use crate::error::ExperimentError;
 use crate::report::{Figure, PaperReport, ParameterSource, ReportCell, ReportTable};
@@ -172,10 +172,7 @@ fn readings(report: &mut PaperReport, options: &ReproduceOptions) -> Result<(), 
 }
 
 /// The largest error of a method at ×2 and ×10.
-fn worst(
-    method: AdpsgdMethod,
-    reading: Option<AdpsgdReading>,
-) -> Result<f64, ExperimentError> {
+fn worst(method: AdpsgdMethod, reading: Option<AdpsgdReading>) -> Result<f64, ExperimentError> {
     let setting = AdpsgdSetting::read(method, reading)?;
     let mut worst = 0.0_f64;
     for (slow, figure) in SLOW.into_iter().zip(method.published()).skip(1).take(2) {

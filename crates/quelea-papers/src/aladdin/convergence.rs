@@ -208,8 +208,20 @@ fn against(report: &mut PaperReport, table: &ReportTable) {
         );
         report.claim(text, ahead >= least);
     };
-    line("ALADDIN's parameters vary less between workers than those of", AladdinMethod::Sgp, VARIANCE, 0.0, 7);
-    line("ALADDIN's parameters vary less between workers than those of", AladdinMethod::Easgd, VARIANCE, 0.0, 7);
+    line(
+        "ALADDIN's parameters vary less between workers than those of",
+        AladdinMethod::Sgp,
+        VARIANCE,
+        0.0,
+        7,
+    );
+    line(
+        "ALADDIN's parameters vary less between workers than those of",
+        AladdinMethod::Easgd,
+        VARIANCE,
+        0.0,
+        7,
+    );
     line("ALADDIN's held-out loss is no higher than that of", exact, LOSS, 0.0, 3);
     line("ALADDIN's accuracy is at most 0.2 points below that of", exact, LAST, -0.2, 2);
 }
@@ -223,9 +235,11 @@ fn rates_of_asp(
     early: f64,
 ) -> Result<(), ExperimentError> {
     let mut cells = Vec::new();
-    for (name, rate, momentum) in
-        [("half the rate", 0.01, 0.9), ("a quarter of the rate", 0.005, 0.9), ("no momentum", 0.02, 0.0)]
-    {
+    for (name, rate, momentum) in [
+        ("half the rate", 0.01, 0.9),
+        ("a quarter of the rate", 0.005, 0.9),
+        ("no momentum", 0.02, 0.0),
+    ] {
         let plan = |lesson: &Lesson| {
             hyperparameters(trial.clone().on_task(&lesson.settings, &lesson.problem))
                 .set("optimizer.lr", rate)
@@ -235,7 +249,10 @@ fn rates_of_asp(
         let run = Trained::over(lessons, EVALUATIONS as u64, plan)?;
         let mut cell = |column: &str, of: &dyn Fn(&Trained) -> f64| {
             let spread = run.spread(|run| Some(of(run)));
-            cells.push(ReportCell { spread, ..ReportCell::new(format!("ASP, {name}"), column, of(&run)) });
+            cells.push(ReportCell {
+                spread,
+                ..ReportCell::new(format!("ASP, {name}"), column, of(&run))
+            });
         };
         cell(EARLY, &|run| run.at(early).accuracy);
         cell(LAST, &|run| run.last().accuracy);

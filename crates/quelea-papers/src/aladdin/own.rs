@@ -97,7 +97,11 @@ fn crossing(calibration: &Calibration, costs: AladdinCosts) -> Result<String, Ex
             format!(
                 "{name}, nobody slow: with an implementation of ours for both, ALADDIN ({goal:.2}) and \
                  an overlapped all-reduce at line rate ({at_most:.2}) do not cross: {}",
-                if at_most < goal { "ALADDIN is ahead at every rate" } else { "all-reduce is ahead" }
+                if at_most < goal {
+                    "ALADDIN is ahead at every rate"
+                } else {
+                    "all-reduce is ahead"
+                }
             )
         }
         Err(other) => return Err(other),

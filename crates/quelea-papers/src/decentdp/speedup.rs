@@ -146,7 +146,8 @@ fn run(options: &ReproduceOptions) -> Result<PaperReport, ExperimentError> {
     for cluster in &fitted {
         for form in FORMS {
             let what = format!("{}, {}", cluster.name, form.name());
-            let is_meant = |cell: &ReportCell| cell.row == cluster.name && cell.column == form.name();
+            let is_meant =
+                |cell: &ReportCell| cell.row == cluster.name && cell.column == form.name();
             report.claim_within(&what, is_meant);
         }
     }

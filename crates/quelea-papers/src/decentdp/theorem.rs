@@ -41,8 +41,7 @@ fn run(options: &ReproduceOptions) -> Result<PaperReport, ExperimentError> {
         let bowl = Bowl { workers: *workers, steps, noise: 0.3 };
         let complete = means(&bowl, "complete", options)?;
         for name in TOPOLOGIES {
-            let (found, lambda) =
-                (means(&bowl, name, options)?, second_eigenvalue(&bowl, name)?);
+            let (found, lambda) = (means(&bowl, name, options)?, second_eigenvalue(&bowl, name)?);
             let squared = lambda * lambda;
             let row = format!("{name}, n = {workers}");
             let columns = [
@@ -87,7 +86,8 @@ fn claims(report: &mut PaperReport) {
         report.cells().filter(|cell| cell.column == name).map(|cell| cell.ours).collect()
     };
     let (factors, distances, gradients) = (column(FACTOR), column(DISTANCE), column(GRADIENT));
-    let logs = |values: &[f64]| values.iter().map(|value| value.max(1e-12).ln()).collect::<Vec<_>>();
+    let logs =
+        |values: &[f64]| values.iter().map(|value| value.max(1e-12).ln()).collect::<Vec<_>>();
     let (slope, correlation) = line(&logs(&factors), &logs(&distances));
     report.claim(
         format!(

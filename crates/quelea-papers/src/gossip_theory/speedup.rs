@@ -79,7 +79,8 @@ fn fewest(
         let limit = 4000 / workers as u64 + 200;
         let losses = mean_losses(&plan("allreduce", workers, limit, &settings)?, NOISE, seeds())?;
         let reached = reached(&losses, floor + EXCESS);
-        if let Some(steps) = reached.filter(|steps| best.is_none_or(|(fewest, _)| *steps < fewest)) {
+        if let Some(steps) = reached.filter(|steps| best.is_none_or(|(fewest, _)| *steps < fewest))
+        {
             best = Some((steps, rate));
         }
     }
@@ -128,12 +129,18 @@ fn tell(report: &mut PaperReport, options: &ReproduceOptions) {
     report.assumes([
         ("task", "logistic regression, breast-cancer data, ℓ2 0.01", why),
         ("noise of a gradient", draws.as_str(), why),
-        ("rate", "constant; for every n the best of eight from 0.0125 to 1.6", "the bound's is tuned"),
+        (
+            "rate",
+            "constant; for every n the best of eight from 0.0125 to 1.6",
+            "the bound's is tuned",
+        ),
     ]);
     report.rests_on(
         "half of linear",
         "what is asked for",
-        ParameterSource::Assumed("fixed before the first run; the part without noise does not shrink".into()),
+        ParameterSource::Assumed(
+            "fixed before the first run; the part without noise does not shrink".into(),
+        ),
     );
 }
 

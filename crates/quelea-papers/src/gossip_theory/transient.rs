@@ -135,7 +135,10 @@ fn chart(workers: usize, curves: Vec<(&'static str, Curve)>) -> Chart {
 fn tell(report: &mut PaperReport) {
     let parameters = [
         ("task", "logistic regression, breast-cancer data, ℓ2 0.01, data dealt at random"),
-        ("noise of a gradient", "normal, 0.3 per entry; the mean over eight draws, the same for all"),
+        (
+            "noise of a gradient",
+            "normal, 0.3 per entry; the mean over eight draws, the same for all",
+        ),
         ("learning rate", "0.5, falling like 1/√t after 20 steps"),
         ("D-SGD", "adapt-then-combine"),
         ("excess", "loss of the mean of the workers' models above that of exact gradient descent"),
