@@ -29,9 +29,9 @@ const WORKERS: [usize; 5] = [1, 2, 4, 8, 16];
 /// Constant rates of which each number of workers gets the one that needs fewest steps.
 const RATES: [f64; 8] = [0.0125, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6];
 /// Excess loss that is to be reached.
-const EXCESS: f64 = 0.02;
+const EXCESS: f64 = 0.05;
 /// Standard deviation of the noise on every entry of a gradient.
-const NOISE: f32 = 1.0;
+const NOISE: f32 = 0.3;
 const DRAWS: usize = 8;
 /// Steps over which a loss is averaged before it is compared.
 const WINDOW: usize = 9;
