@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use quelea_engine::models::{self, ImageModel, ImageSpec, Language, LanguageSize};
-use quelea_engine::models::{SentenceBatch, Transformer, TransformerSize};
+use quelea_engine::models::{SentenceBatch, SequenceModel, Transformer, TransformerSize};
 use quelea_engine::ops::Conv;
 use quelea_engine::ops::loss::score_with_gradient;
 use quelea_engine::parameters::{Builder, Parameters};

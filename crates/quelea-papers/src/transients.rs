@@ -388,9 +388,9 @@ fn tell(report: &mut PaperReport, options: &ReproduceOptions) {
         ),
     ]);
     report.note(
-        "Theory and measurement disagree in kind: the orders are worst cases that grow like n³/(1−ρ)², what \
-         is measured grows far more slowly, so that one constant per family overestimates the largest \
-         graphs and underestimates the smallest. The advisor uses the constants as they are and says so.",
+        "The orders are worst cases that grow like n³/(1−ρ)². Where what is measured grows more slowly, one \
+         constant per family overestimates the largest graphs and underestimates the smallest: the worst \
+         factor of the family says by how much.",
     );
 }
 

@@ -27,9 +27,10 @@ pub enum MixingFamily {
 }
 
 impl MixingFamily {
-    /// What the orders of the theory are multiplied with. They were fitted on runs of logistic regression,
-    /// a CNN and a Transformer with 8 to 64 workers: `quelea reproduce plan-convergence`, and
-    /// docs/planning.md, which has how far they are off.
+    /// What the orders of the theory are multiplied with. `quelea reproduce plan-convergence` fits one
+    /// constant per family on runs of logistic regression, a CNN and a Transformer with 8 to 64 workers;
+    /// until it has been run at full length, all have the one of `yuan-transient` (3·10⁻⁴ on a ring of 16,
+    /// 6·10⁻⁵ on a grid of 32).
     pub fn constant(self) -> f64 {
         match self {
             MixingFamily::Static => 1e-4,
