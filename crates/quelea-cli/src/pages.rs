@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use quelea_papers::render;
 use quelea_papers::report::PaperReport;
+use quelea_papers::{EXPERIMENTS, render};
 
 use crate::text::mention;
 
@@ -26,37 +26,78 @@ pub fn write_folder(folder: &Path, reports: &[PaperReport]) -> anyhow::Result<()
     Ok(())
 }
 
-/// Writes the page and, in a folder of its name, its pictures. At its end stands what other
-/// programs have put into that folder.
+/// Writes the page and, in a folder of its name, its pictures. Sections of experiments that were not run
+/// now stay as they are in a page that is there: each says at which commit it was made. At the end are
+/// links to what other programs have put into that folder.
 pub fn write_markdown(file: &Path, reports: &[PaperReport], command: &str) -> anyhow::Result<()> {
     let stem = file.file_stem().map_or("pictures".into(), |stem| stem.to_string_lossy());
     let folder = file.with_file_name(stem.as_ref());
     make(&folder)?;
+    let before = if file.exists() { read(file)? } else { String::new() };
     let mut page = format!("# The papers' experiments\n\n{}\n", render::LEGEND);
-    page.push_str(&format!(
-        "\nMade by `{command}`, version {}, commit {}, seed {}; do not edit. At the end stands the \
-         content of every `.md` file in the folder `{stem}`, by name: results that take other \
-         machines.\n",
-        env!("CARGO_PKG_VERSION"),
-        commit(),
-        reports.first().map_or(1, |report| report.seed)
-    ));
+    page.push_str(
+        "\nMade by `quelea reproduce`; do not edit. Every section names the command and the commit that made \
+         it, and is renewed by that command.\n",
+    );
+    for experiment in EXPERIMENTS {
+        let name = experiment.meta.name;
+        match reports.iter().find(|report| report.name == name) {
+            Some(report) => {
+                let made = made_by(command, report.seed);
+                page.push('\n');
+                page.push_str(&render::markdown(report, Some(&stem)));
+                page.push_str(&format!("\n{made}\n"));
+            }
+            None => section(&before, name).into_iter().for_each(|kept| {
+                page.push_str(&format!("\n{kept}\n"));
+            }),
+        }
+    }
     for report in reports {
-        page.push('\n');
-        page.push_str(&render::markdown(report, Some(&stem)));
         for (name, chart) in &report.charts {
             let picture = folder.join(format!("{}-{name}.svg", report.name));
             write(&picture, chart.svg().as_bytes())?;
         }
     }
-    for other in others(&folder)? {
-        let text = std::fs::read_to_string(&other)
-            .with_context(|| format!("cannot read {}", other.display()))?;
-        page.push('\n');
-        page.push_str(linked(text.trim_end(), &folder, &stem).as_str());
-        page.push('\n');
+    let others = others(&folder)?;
+    if !others.is_empty() {
+        page.push_str("\n## Results that take other machines\n\n");
+    }
+    for other in others {
+        let text = read(&other)?;
+        let heading = text.lines().find(|line| line.starts_with('#')).unwrap_or_default();
+        let file = other.file_name().map_or(String::new(), |name| name.to_string_lossy().into());
+        let title = heading.trim_start_matches('#').trim();
+        page.push_str(&format!("- [{title}]({stem}/{file})\n"));
     }
     write(file, page.as_bytes())
+}
+
+fn made_by(command: &str, seed: u64) -> String {
+    format!(
+        "{MADE}`{command}`, version {}, commit {}, seed {seed}.",
+        env!("CARGO_PKG_VERSION"),
+        commit()
+    )
+}
+
+/// How the last line of a section begins.
+const MADE: &str = "Made by ";
+
+/// The section of an experiment in a page, without the space around it.
+fn section<'a>(page: &'a str, name: &str) -> Option<&'a str> {
+    let heading = format!("## {name}\n");
+    let from = page
+        .match_indices(&heading)
+        .map(|(place, _)| place)
+        .find(|place| *place == 0 || page.as_bytes()[place - 1] == b'\n')?;
+    let rest = &page[from..];
+    let end = rest[heading.len()..].find("\n## ").map_or(rest.len(), |end| heading.len() + end);
+    Some(rest[..end].trim_end())
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
 /// The `.md` files of a folder, by name.
@@ -68,22 +109,6 @@ fn others(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     pages.retain(|path| path.extension().is_some_and(|ending| ending == "md") && path.is_file());
     pages.sort();
     Ok(pages)
-}
-
-/// A text that was written inside `folder`, for a page beside it: links to what lies in the folder
-/// lead there.
-fn linked(text: &str, folder: &Path, stem: &str) -> String {
-    let mut parts = text.split("](");
-    let mut linked = parts.next().unwrap_or_default().to_string();
-    for part in parts {
-        linked.push_str("](");
-        let target = part.split([')', '#', ' ']).next().unwrap_or_default();
-        if !target.is_empty() && folder.join(target).is_file() && !Path::new(target).is_absolute() {
-            linked.push_str(&format!("{stem}/"));
-        }
-        linked.push_str(part);
-    }
-    linked
 }
 
 /// The commit of the working tree that this is run in, if there is one.

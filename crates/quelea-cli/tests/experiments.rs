@@ -91,24 +91,33 @@ fn data_that_are_missing_or_of_no_use_are_refused_in_one_line() {
 }
 
 #[test]
-fn a_page_ends_with_what_other_programs_put_into_its_folder() {
+fn a_page_keeps_the_sections_of_other_experiments_and_links_to_what_is_in_its_folder() {
     let folder = folder();
     let pictures = folder.path().join("page");
     fs::create_dir(&pictures).expect("made");
-    fs::write(pictures.join("b.md"), "## Later\n\n![plot](b.svg), [far](https://a.b/b.svg)\n\n")
-        .expect("written");
-    fs::write(pictures.join("a.md"), "## First\n").expect("written");
-    fs::write(pictures.join("b.svg"), "").expect("written");
+    fs::write(pictures.join("b.md"), "# Later\n\ntext\n").expect("written");
+    fs::write(pictures.join("a.md"), "# First\n").expect("written");
+    let before = "# Old\n\n## aladdin-scaling\n\nkept, as of commit 1\n\n## gone\n\nnot an experiment\n\n\
+                  ## yuan-communication\n\nrenewed\n\n## yuan-spectral\n\nkept too\n";
+    fs::write(folder.path().join("page.md"), before).expect("written");
     let words = ["reproduce", "yuan-communication", "--small", "--markdown", "page.md"];
+    let mut pages = Vec::new();
     for _ in 0..2 {
         let output = run(&folder, &words);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        pages.push(fs::read_to_string(folder.path().join("page.md")).expect("a page"));
     }
-    let page = fs::read_to_string(folder.path().join("page.md")).expect("a page");
-    let made = "Made by `quelea reproduce yuan-communication --markdown page.md --small`";
-    assert!(page.contains(made) && page.contains("every `.md` file in the folder `page`"));
-    let end = "\n## First\n\n## Later\n\n![plot](page/b.svg), [far](https://a.b/b.svg)\n";
-    assert!(page.ends_with(end), "{page}");
+    let page = &pages[1];
+    assert_eq!(&pages[0], page, "the same command changes nothing");
+    assert!(
+        page.contains("\n## aladdin-scaling\n\nkept, as of commit 1\n\n## yuan-communication\n")
+    );
+    assert!(page.contains("\n## yuan-spectral\n\nkept too\n") && !page.contains("renewed\n\n##"));
+    assert!(!page.contains("not an experiment") && !page.contains("\nrenewed\n"));
+    let made =
+        "\nMade by `quelea reproduce yuan-communication --markdown page.md --small`, version ";
+    assert!(page.contains(made), "{page}");
+    assert!(page.ends_with("\n- [First](page/a.md)\n- [Later](page/b.md)\n"), "{page}");
 }
 
 #[test]

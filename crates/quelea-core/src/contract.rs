@@ -183,7 +183,7 @@ impl Outbox<'_> {
         self.coder.round(values, self.pool);
     }
 
-    /// Reports arithmetic over `bytes` bytes that a server or a reduce step has done. The
+    /// Reports arithmetic over `bytes` bytes that a server, a reduce step or mixing has done. The
     /// virtual cluster charges it before the sends that follow.
     pub fn work(&mut self, bytes: usize) {
         self.out.push(Effect::Work { bytes: bytes as u64 });
@@ -304,7 +304,7 @@ pub enum Effect {
         /// The step whose learning rate is used, where the schedule follows single workers.
         step: u64,
     },
-    /// A server or a reduce step has done arithmetic.
+    /// A server, a reduce step or mixing has done arithmetic.
     Work {
         /// Bytes that it has processed.
         bytes: u64,

@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use quelea_engine::models::{self, ImageModel, ImageSpec, Language, LanguageSize};
-use quelea_engine::models::{SentenceBatch, Transformer, TransformerSize};
+use quelea_engine::models::{SentenceBatch, SequenceModel, Transformer, TransformerSize};
 use quelea_engine::ops::Conv;
 use quelea_engine::ops::loss::score_with_gradient;
 use quelea_engine::parameters::{Builder, Parameters};
@@ -116,7 +116,12 @@ fn cases() -> Vec<Case> {
         image_case("fashion-cnn", models::cnn(images(1, 28)), [32, 1, 28, 28], 10),
         image_case("cifar10-resnet20", models::resnet20(10), [32, 3, 32, 32], 2),
         image_case("cifar10-resnet18", models::resnet18(10), [4, 3, 32, 32], 1),
-        image_case("imagenet-resnet50", models::resnet50(10), [2, 3, 64, 64], 1),
+        image_case(
+            "imagenet-resnet50",
+            models::resnet50(models::ResNetStem::ImageNet, 10),
+            [2, 3, 64, 64],
+            1,
+        ),
         image_case("cifar10-vgg16", models::vgg16(models::VggHead::Cifar, 10), [4, 3, 32, 32], 1),
         transformer_case(),
         language_case(),

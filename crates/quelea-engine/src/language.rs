@@ -11,7 +11,7 @@ use quelea_data::text::{PlainText, WindowBatch, WindowBatches};
 use crate::error::EngineError;
 use crate::flat::FlatVectors;
 use crate::learner::{Learn, Learner};
-use crate::models::{Language, LanguageSize};
+use crate::models::{Language, LanguageSize, Recurrent, RecurrentSize, SequenceModel};
 use crate::ops::loss::{Scored, score, score_with_gradient};
 use crate::parameters::Parameters;
 use crate::tape::{PassMode, Tape, TapeValue};
@@ -32,7 +32,7 @@ pub struct NextByte {
 }
 
 struct Network {
-    network: Language,
+    network: Box<dyn SequenceModel>,
     parameters: Parameters,
     context: usize,
 }
@@ -45,7 +45,31 @@ impl NextByte {
         options: &WorkOptions,
     ) -> Result<NextByte, EngineError> {
         size.check()?;
-        let context = size.context;
+        let (network, parameters) = Language::new(size);
+        NextByte::of(
+            Network { network: Box::new(network), parameters, context: size.context },
+            text,
+            options,
+        )
+    }
+
+    /// A recurrent model of this size, which must be for bytes, on sequences of `context`.
+    pub fn recurrent(
+        size: RecurrentSize,
+        context: usize,
+        text: PlainText,
+        options: &WorkOptions,
+    ) -> Result<NextByte, EngineError> {
+        let (network, parameters) = Recurrent::new(size);
+        NextByte::of(Network { network: Box::new(network), parameters, context }, text, options)
+    }
+
+    fn of(
+        network: Network,
+        text: PlainText,
+        options: &WorkOptions,
+    ) -> Result<NextByte, EngineError> {
+        let context = network.context;
         let shortest = text.train.len().min(text.validation.len());
         if shortest <= context {
             return Err(EngineError::Model(format!(
@@ -55,8 +79,7 @@ impl NextByte {
         let windows = (text.train.len() - 1) / context;
         let work = Work::new(&vec![0; windows], options)?;
         let test = limit(options.test_subset, (text.validation.len() - 1) / context);
-        let (network, parameters) = Language::new(size);
-        let network = Arc::new(Network { network, parameters, context });
+        let network = Arc::new(network);
         Ok(NextByte { network, text, work, pool: LoaderPool::new(1), test, seed: options.seed })
     }
 

@@ -4,16 +4,18 @@ mod attention;
 mod cnn;
 mod language;
 mod mlp;
+mod recurrent;
 mod resnet;
 mod resnet_bottleneck;
 mod transformer;
 mod vgg;
 
 pub use cnn::cnn;
-pub use language::{Language, LanguageSize};
+pub use language::{Language, LanguageSize, SequenceModel};
 pub use mlp::mlp;
+pub use recurrent::{Recurrent, RecurrentSize};
 pub use resnet::{resnet18, resnet20};
-pub use resnet_bottleneck::resnet50;
+pub use resnet_bottleneck::{ResNetStem, resnet50};
 pub use transformer::{SentenceBatch, Transformer, TransformerSize};
 pub use vgg::{VggHead, vgg16};
 

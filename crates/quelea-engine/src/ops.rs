@@ -8,6 +8,7 @@ mod embedding;
 mod layer_norm;
 mod linear;
 pub mod loss;
+mod lstm;
 mod pool;
 mod shape;
 
@@ -17,6 +18,7 @@ pub use conv::Conv;
 pub use embedding::Embedding;
 pub use layer_norm::LayerNorm;
 pub use linear::Linear;
+pub use lstm::Lstm;
 
 #[cfg(test)]
 mod tests;

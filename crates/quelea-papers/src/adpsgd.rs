@@ -2,6 +2,7 @@
 //! InfiniBand, three algorithms.
 
 pub mod convergence;
+pub mod latency;
 pub mod slowdown;
 
 use quelea_run::trial::Trial;
@@ -70,16 +71,38 @@ struct AdpsgdSetting {
     overhead: f64,
     /// Arithmetic of reduce steps, 10⁹ bytes per second; 0 costs nothing.
     reduce_gbs: f64,
+    /// A reading of the paper that is not ours, where one is tried.
+    other: Option<AdpsgdReading>,
+}
+
+/// A reading of what the paper leaves open that was not chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AdpsgdReading {
+    /// AllReduce begins as soon as a learner has its gradient.
+    NoBarrier,
+    /// D-PSGD exchanges models while the next gradient is computed.
+    Overlapped,
+    /// AD-PSGD averages once per gradient, not only when an active learner asks.
+    EveryGradient,
 }
 
 impl AdpsgdSetting {
     /// ResNet-20, with the overhead fitted on the row without a slow learner.
     fn resnet(method: AdpsgdMethod) -> Result<AdpsgdSetting, ExperimentError> {
+        AdpsgdSetting::read(method, None)
+    }
+
+    /// The same with another reading of the paper.
+    fn read(
+        method: AdpsgdMethod,
+        other: Option<AdpsgdReading>,
+    ) -> Result<AdpsgdSetting, ExperimentError> {
         let bare = AdpsgdSetting {
             parameters: RESNET_PARAMETERS,
             compute: RESNET_COMPUTE,
             overhead: 0.0,
             reduce_gbs: 0.0,
+            other,
         };
         let first = method.published()[0].map_or(f64::NAN, |figure| figure.value);
         let fit = Fit {
@@ -103,7 +126,7 @@ impl AdpsgdSetting {
     }
 
     fn trial(&self, method: AdpsgdMethod, slow: f64) -> Trial {
-        let AdpsgdSetting { parameters, compute, overhead, reduce_gbs } = *self;
+        let AdpsgdSetting { parameters, compute, overhead, reduce_gbs, other } = *self;
         let (name, inside) = match method {
             // Where nobody waits, the overhead is part of every worker's own step.
             AdpsgdMethod::AdPsgd => ("ad-psgd", overhead / compute),
@@ -116,12 +139,17 @@ impl AdpsgdSetting {
             .set("cluster.latency_us", 2.0)
             .set("cluster.compute_ms", compute * (1.0 + inside) * 1e3)
             .set("cluster.reduce_gbs", reduce_gbs);
+        let is = |reading| other == Some(reading);
         match method {
+            AdpsgdMethod::AdPsgd if is(AdpsgdReading::EveryGradient) => trial,
             // As in the published implementation.
             AdpsgdMethod::AdPsgd => trial.set("algorithm.averaging", "active"),
             AdpsgdMethod::AllReduce => trial
-                .set("cluster.start_barrier", true)
+                .set("cluster.start_barrier", !is(AdpsgdReading::NoBarrier))
                 .set("cluster.collective_fixed_us", overhead * 1e6),
+            AdpsgdMethod::DPsgd if is(AdpsgdReading::Overlapped) => {
+                trial.set("topology.name", "ring").set("cluster.handoff_send_us", overhead * 1e6)
+            }
             AdpsgdMethod::DPsgd => trial
                 .set("algorithm.form", "adapt-then-combine")
                 .set("topology.name", "ring")

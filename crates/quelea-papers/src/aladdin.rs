@@ -4,61 +4,23 @@
 pub mod breakdown;
 pub mod convergence;
 pub mod heterogeneity;
+pub mod models;
+pub mod own;
+pub mod readings;
 pub mod scaling;
+pub mod theorem;
 
 use quelea_run::trial::{Timing, Trial};
 
+use crate::ReproduceOptions;
 use crate::error::ExperimentError;
 use crate::fit::Fit;
 use crate::report::{PaperReport, ParameterSource};
+pub use models::{AladdinModel, MODELS, RESNET, VGG};
+use readings::AladdinReading;
 
 /// Whose numbers they are.
 pub const PAPER: &str = "Ko, Choi, Jei, Lee, Kim: ALADDIN (CIKM 2021), slides";
-
-/// A model of the paper, with the published figures that parameters are fitted on.
-#[derive(Clone, Copy, Debug)]
-pub struct AladdinModel {
-    /// As the paper calls it.
-    pub name: &'static str,
-    /// Parameters, stated.
-    pub parameters: f64,
-    /// Milliseconds that our own ALADDIN takes a worker per step for a model of this size, beside
-    /// computing: the median of `cargo xtask bench handoff` on a machine of two cores.
-    pub own_handoff_ms: f64,
-    /// Published speed-ups of 8 workers at ×1, ×2, ×10, ×100.
-    pub aladdin: [f64; 4],
-    /// The same of AR-SGD.
-    pub ar_sgd: [f64; 4],
-    /// The same of SGP.
-    pub sgp: [f64; 4],
-    /// Published hours: AR-SGD, ASP, EASGD, SGP, ALADDIN.
-    pub hours: [f64; 5],
-}
-
-/// The smaller model.
-pub const RESNET: AladdinModel = AladdinModel {
-    name: "ResNet-50",
-    parameters: 23e6,
-    own_handoff_ms: 24.5,
-    aladdin: [6.70, 6.30, 5.95, 5.87],
-    ar_sgd: [5.40, 3.22, 0.71, 0.08],
-    sgp: [6.00, 5.21, 4.83, 1.93],
-    hours: [2.37, 2.24, 2.21, 2.11, 1.81],
-};
-
-/// The larger model.
-pub const VGG: AladdinModel = AladdinModel {
-    name: "VGG-16",
-    parameters: 128e6,
-    own_handoff_ms: 138.0,
-    aladdin: [6.18, 5.74, 5.49, 5.41],
-    ar_sgd: [2.03, 1.46, 0.62, 0.07],
-    sgp: [4.64, 4.15, 3.81, 1.89],
-    hours: [14.46, 10.96, 9.04, 6.66, 4.97],
-};
-
-/// Both.
-pub const MODELS: [AladdinModel; 2] = [RESNET, VGG];
 
 /// The slow-downs of the heterogeneity table.
 pub const SLOW: [f64; 4] = [1.0, 2.0, 10.0, 100.0];
@@ -101,6 +63,33 @@ impl AladdinMethod {
             AladdinMethod::SyncPs => "synchronous server",
         }
     }
+
+    /// Its name in a run file.
+    fn algorithm(self) -> &'static str {
+        match self {
+            AladdinMethod::ArSgd => "allreduce",
+            AladdinMethod::Asp => "asp",
+            AladdinMethod::Easgd => "easgd",
+            AladdinMethod::Sgp => "sgp",
+            AladdinMethod::Aladdin => "aladdin",
+            AladdinMethod::SyncPs => "sync-ps",
+        }
+    }
+
+    /// Whether its published speed-up at this place of [`SLOW`] was fitted on: without a slow worker
+    /// all are, and the size of SGP's buffers was fitted on one more.
+    pub fn is_fitted_at(self, model: AladdinModel, place: usize) -> bool {
+        let has_figure = model.published(self).is_some();
+        let is_buffer = self == AladdinMethod::Sgp && model.name == RESNET.name && place == 3;
+        has_figure && (place == 0 || is_buffer)
+    }
+
+    /// Whether its hours relative to ALADDIN's were fitted on, or are the ratio of two speed-ups that
+    /// were.
+    pub fn is_fitted_in_hours(self, model: AladdinModel) -> bool {
+        let is_server = self == AladdinMethod::Asp && model.name == VGG.name;
+        model.published(self).is_some() || is_server
+    }
 }
 
 /// Parameters of one model that were fitted.
@@ -129,6 +118,8 @@ pub struct Calibration {
     pub link_messages: u32,
     /// Arithmetic of a parameter server, 10⁹ bytes per second and pass.
     pub server_gbs: f64,
+    /// A reading of the slides that is not ours, where one is tried.
+    pub other: Option<AladdinReading>,
 }
 
 /// One cell: an algorithm, a model, a number of workers, a slow worker.
@@ -165,12 +156,18 @@ impl Calibration {
     /// Fits everything, in the order of the report. Slides give speeds, never times; so the
     /// length of a gradient follows from the all-reduce.
     pub fn fit() -> Result<Calibration, ExperimentError> {
+        Calibration::fit_with(None)
+    }
+
+    /// The same with another reading of the slides.
+    pub fn fit_with(other: Option<AladdinReading>) -> Result<Calibration, ExperimentError> {
         let mut fitted = Calibration {
             resnet: AladdinCosts { model: RESNET, compute: 1.0, handoff: 0.0, receive: 0.0 },
             vgg: AladdinCosts { model: VGG, compute: 1.0, handoff: 0.0, receive: 0.0 },
             collective_efficiency: 1.0,
             link_messages: 5,
             server_gbs: 0.0,
+            other,
         };
         fitted.resnet.handoff = 8.0 / RESNET.aladdin[0] - 1.0;
         fitted.vgg.handoff = 8.0 / VGG.aladdin[0] - 1.0;
@@ -206,9 +203,20 @@ impl Calibration {
     /// gradient and, after it, the all-reduce.
     fn length(&self, model: AladdinModel) -> Result<f64, ExperimentError> {
         let costs = AladdinCosts { model, compute: 0.0, handoff: 0.0, receive: 0.0 };
-        let all_reduce =
-            self.trial(costs, AladdinCase::eight(AladdinMethod::ArSgd, 1.0)).run(4)?.step_seconds();
-        Ok(all_reduce / (8.0 / model.ar_sgd[0] - 1.0))
+        let case = AladdinCase::eight(AladdinMethod::ArSgd, 1.0);
+        let all_reduce = self.trial(costs, case).run(4)?.step_seconds();
+        let plain = all_reduce / (8.0 / model.ar_sgd[0] - 1.0);
+        if self.other != Some(AladdinReading::ArSgdOverlaps) {
+            return Ok(plain);
+        }
+        // A part of the all-reduce is hidden, so that a shorter gradient gives the same speed-up.
+        let fit = Fit {
+            parameter: "seconds of a gradient",
+            cell: model.name,
+            goal: model.ar_sgd[0],
+            range: (0.05 * plain, plain),
+        };
+        fit.solve_to(1e-4, |compute| self.speedup(AladdinCosts { compute, ..costs }, case))
     }
 
     fn fit_receive(&mut self) -> Result<(), ExperimentError> {
@@ -276,54 +284,67 @@ impl Calibration {
     /// The run of one cell.
     pub fn trial(&self, costs: AladdinCosts, case: AladdinCase) -> Trial {
         let AladdinCase { method, workers, slow } = case;
-        let microseconds = |share: f64| share * costs.compute * 1e6;
-        let name = match method {
-            AladdinMethod::ArSgd => "allreduce",
-            AladdinMethod::Asp => "asp",
-            AladdinMethod::Easgd => "easgd",
-            AladdinMethod::Sgp => "sgp",
-            AladdinMethod::Aladdin => "aladdin",
-            AladdinMethod::SyncPs => "sync-ps",
-        };
+        let is = |reading| self.other == Some(reading);
         // ALADDIN takes a gradient off the device at every step, whether it is sent or folded; so
         // its hand-off is part of the step, where the slow-down does not reach it.
-        let inside = if method == AladdinMethod::Aladdin { costs.handoff } else { 0.0 };
-        let trial = Trial::new(name, workers, costs.model.parameters)
-            .slow(0, (slow + inside) / (1.0 + inside))
+        let is_inside = method == AladdinMethod::Aladdin && !is(AladdinReading::HandoffPerMessage);
+        let inside = if is_inside { costs.handoff } else { 0.0 };
+        let slowed =
+            if is(AladdinReading::SlowHandoff) { slow } else { (slow + inside) / (1.0 + inside) };
+        let slow_worker = usize::from(is(AladdinReading::SlowWorkerOne) && workers > 1);
+        let trial = Trial::new(method.algorithm(), workers, costs.model.parameters)
+            .slow(slow_worker, slowed)
             .set("cluster.hosts", workers.div_ceil(2))
             .set("cluster.bandwidth_gbps", GBPS)
             .set("cluster.compute_ms", costs.compute * (1.0 + inside) * 1e3)
-            .set("cluster.handoff_send_us", microseconds(costs.handoff - inside));
+            .set("cluster.handoff_send_us", (costs.handoff - inside) * costs.compute * 1e6);
+        self.as_published(trial, costs, method)
+    }
+
+    /// What is particular to a method, as far as the published figures tell.
+    fn as_published(&self, trial: Trial, costs: AladdinCosts, method: AladdinMethod) -> Trial {
+        let is = |reading| self.other == Some(reading);
         let served = |trial: Trial, passes: f64| {
-            trial
-                .set("cluster.server_hosts", "[0]")
-                .set("cluster.reduce_gbs", self.server_gbs / passes)
+            let trial = trial.set("cluster.reduce_gbs", self.server_gbs / passes);
+            if is(AladdinReading::ServerApart) {
+                trial
+            } else {
+                trial.set("cluster.server_hosts", "[0]")
+            }
         };
-        let blocking = |trial: Trial| {
+        let blocking = |trial: Trial, unless: AladdinReading| {
             trial
-                .set("cluster.blocking_sends", true)
-                .set("cluster.handoff_receive_us", microseconds(costs.receive))
+                .set("cluster.blocking_sends", !is(unless))
+                .set("cluster.handoff_receive_us", costs.receive * costs.compute * 1e6)
         };
+        let asking = |trial: Trial| blocking(trial, AladdinReading::ServersWithoutBlocking);
         match method {
-            AladdinMethod::ArSgd => trial
-                .set("cluster.start_barrier", true)
-                .set("cluster.collective_efficiency", self.collective_efficiency),
-            AladdinMethod::Sgp => blocking(trial)
-                .set("algorithm.free_running", true)
+            AladdinMethod::ArSgd => {
+                let trial = trial
+                    .set("cluster.start_barrier", !is(AladdinReading::ArSgdHasNoBarrier))
+                    .set("cluster.collective_efficiency", self.collective_efficiency);
+                if is(AladdinReading::ArSgdOverlaps) {
+                    trial.buckets_mb(25.0).set("cluster.backward_share", 2.0 / 3.0)
+                } else {
+                    trial
+                }
+            }
+            AladdinMethod::Sgp => blocking(trial, AladdinReading::SgpSendsWithoutBlocking)
+                .set("algorithm.free_running", !is(AladdinReading::SgpWaits))
                 .set("algorithm.fold", false)
                 .set("topology.name", "one-peer-exponential")
                 .set("cluster.link_messages", self.link_messages),
-            AladdinMethod::Asp => served(blocking(trial), PASSES_MOMENTUM),
-            AladdinMethod::Easgd => served(blocking(trial), PASSES_SUM)
+            AladdinMethod::Asp => served(asking(trial), PASSES_MOMENTUM),
+            AladdinMethod::Easgd => served(asking(trial), PASSES_SUM)
                 .set("algorithm.period", 1)
-                .set("algorithm.prefetch", false),
+                .set("algorithm.prefetch", is(AladdinReading::EasgdAsksBefore)),
             AladdinMethod::Aladdin => served(trial, PASSES_SUM),
-            AladdinMethod::SyncPs => served(blocking(trial), PASSES_SUM),
+            AladdinMethod::SyncPs => served(asking(trial), PASSES_SUM),
         }
     }
 
     /// Says what the numbers rest on.
-    pub fn tell(&self, report: &mut PaperReport) {
+    pub fn tell(&self, report: &mut PaperReport, options: &ReproduceOptions) {
         report.rests_on("cluster", "4 hosts × 2 workers, 10 Gbit/s", ParameterSource::Stated);
         for costs in self.models() {
             let AladdinCosts { model, compute, handoff, receive } = costs;
@@ -366,18 +387,21 @@ impl Calibration {
             format!("{:.2} GB/s", self.server_gbs),
             ParameterSource::Fitted("hours of ASP, VGG-16".into()),
         );
-        let assumed = [
-            ("vectors read and written per update", "5 with momentum (ASP), 3 to add (others)"),
-            ("servers", "1, on the host of workers 0 and 1"),
-            ("AR-SGD", "ring over all workers, start barrier, no overlap"),
-            ("SGP", "one-peer exponential graph, blocking sends, never waits for arrivals"),
-            ("ASP, EASGD", "blocking sends; EASGD exchanges every step, after its gradient"),
-            ("ALADDIN", "π = 4; a gradient is taken off the device every step, sent or folded"),
-            ("the slow-down", "multiplies computing, not traffic and not hand-offs"),
-            ("the slow worker", "worker 0; with another one AR-SGD may end its ring earlier"),
-            ("latency", "50 µs; inside a host 100 Gbit/s per worker"),
-        ];
-        let why = "the slides do not say; the reading that explains most";
-        report.assumes(assumed.map(|(name, value)| (name, value, why)));
+        readings::tell(report, self, options);
+        report.assumes([
+            (
+                "vectors read and written per update",
+                "5 with momentum (ASP), 3 to add (others)",
+                "what the arithmetic of each takes",
+            ),
+            ("ALADDIN, period", "π = 4", "the default; the slides do not say"),
+            ("SGP, graph", "one-peer exponential", "its paper's"),
+            ("AR-SGD, ring", "over all workers", "as its name says"),
+            (
+                "latency",
+                "50 µs; inside a host 100 Gbit/s per worker",
+                "usual, and it hardly matters",
+            ),
+        ]);
     }
 }

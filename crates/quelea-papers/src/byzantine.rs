@@ -236,9 +236,8 @@ fn tabulate(report: &mut PaperReport, cells: &[AttackCell], found: &[f64], clean
         table.cells.push(ReportCell {
             row: cell.rule.name(),
             column: cell.column(),
-            paper: None,
             ours: *accuracy,
-            fitted: false,
+            ..ReportCell::default()
         });
     }
     report.tables.push(table);

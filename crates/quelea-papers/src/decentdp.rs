@@ -2,6 +2,7 @@
 
 pub mod generalization;
 pub mod speedup;
+pub mod theorem;
 
 /// Whose numbers they are.
 const PAPER: &str = "Wang: Efficient Decentralized Training of DNNs (poster), Decent-DP";

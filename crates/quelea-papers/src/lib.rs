@@ -13,13 +13,16 @@
 //!
 //! | module | what is in it |
 //! |---|---|
-//! | [`adpsgd`] | the slow-down table, convergence |
-//! | [`aladdin`] | heterogeneity, scaling, breakdown, convergence |
+//! | [`adpsgd`] | the slow-down table, latency, convergence |
+//! | [`aladdin`] | heterogeneity, scaling, breakdown, convergence, Theorem 1 |
+//! | [`bowl`] | a quadratic of which every constant of a bound is known |
 //! | [`byzantine`] | robust rules against attacks, and where they break down |
-//! | [`decentdp`] | time saved against AllReduce, generalization |
-//! | [`gossip_theory`] | communication, transient iterations, spectral gaps |
+//! | [`decentdp`] | time saved against AllReduce, generalization, Theorem 4.1 |
+//! | [`gossip_theory`] | communication, transient iterations, spectral gaps, linear speed-up |
+//! | [`large_batch`] | SGD, LARS and LAMB with large batches |
 //! | [`survival`] | goodput over the mean time between failures |
 //! | [`compare`] | several algorithms on one task and one cluster |
+//! | [`transients`] | steps until methods are as good as all-reduce, for the advisor |
 //! | [`training`] | one run that trains, watched |
 //! | [`data`] | where data sets lie |
 //! | [`fit`] | one parameter fitted on one figure |
@@ -29,6 +32,7 @@
 
 pub mod adpsgd;
 pub mod aladdin;
+pub mod bowl;
 pub mod byzantine;
 pub mod compare;
 pub mod data;
@@ -36,10 +40,12 @@ pub mod decentdp;
 pub mod error;
 pub mod fit;
 pub mod gossip_theory;
+pub mod large_batch;
 pub mod render;
 pub mod report;
 pub mod survival;
 pub mod training;
+pub mod transients;
 
 use std::path::PathBuf;
 
@@ -102,17 +108,23 @@ impl ReproduceOptions {
 /// All experiments, by name.
 pub const EXPERIMENTS: &[Experiment] = &[
     adpsgd::convergence::EXPERIMENT,
+    adpsgd::latency::EXPERIMENT,
     adpsgd::slowdown::EXPERIMENT,
     aladdin::breakdown::EXPERIMENT,
     aladdin::convergence::EXPERIMENT,
     aladdin::heterogeneity::EXPERIMENT,
     aladdin::scaling::EXPERIMENT,
+    aladdin::theorem::EXPERIMENT,
     byzantine::EXPERIMENT,
     decentdp::generalization::EXPERIMENT,
     decentdp::speedup::EXPERIMENT,
     survival::EXPERIMENT,
+    decentdp::theorem::EXPERIMENT,
+    large_batch::EXPERIMENT,
+    transients::EXPERIMENT,
     gossip_theory::communication::EXPERIMENT,
     gossip_theory::spectral::EXPERIMENT,
+    gossip_theory::speedup::EXPERIMENT,
     gossip_theory::transient::EXPERIMENT,
 ];
 

@@ -54,8 +54,37 @@ impl ReportTable {
     }
 }
 
+impl ReportTable {
+    /// Whether a column has the spread over seeds.
+    fn has_spread(&self, column: &str) -> bool {
+        self.cells.iter().any(|cell| cell.column == column && cell.spread.is_some())
+    }
+
+    /// Pairs that are not in the order of `rows`, and farther apart than their seeds.
+    fn reversed(&self, column: &str, best: BestValue, rows: &[&str]) -> Vec<String> {
+        let cell = |row: &str| {
+            let found = |cell: &&ReportCell| cell.row == row && cell.column == column;
+            self.cells.iter().find(found).expect("a row of this table")
+        };
+        let mut reversed = Vec::new();
+        for (place, better) in rows.iter().enumerate() {
+            for worse in &rows[place + 1..] {
+                let (a, b) = (cell(better), cell(worse));
+                let ahead = match best {
+                    BestValue::Lowest => b.ours - a.ours,
+                    BestValue::Highest => a.ours - b.ours,
+                };
+                if ahead < -(a.spread.unwrap_or(0.0) + b.spread.unwrap_or(0.0)) {
+                    reversed.push(format!("{worse} before {better}"));
+                }
+            }
+        }
+        reversed
+    }
+}
+
 /// One number beside the published one.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct ReportCell {
     /// Its row.
     pub row: String,
@@ -63,9 +92,12 @@ pub struct ReportCell {
     pub column: String,
     /// The published figure, if there is one.
     pub paper: Option<Figure>,
-    /// Ours.
+    /// Ours; the mean, where there are several seeds.
     pub ours: f64,
-    /// Whether a parameter was fitted on it: then it predicts nothing.
+    /// How far the farthest seed is from that mean, where there are several.
+    pub spread: Option<f64>,
+    /// Whether a parameter was fitted on it, or it is a ratio of figures on which some were: then it
+    /// predicts nothing.
     pub fitted: bool,
 }
 
@@ -103,6 +135,11 @@ impl Figure {
 }
 
 impl ReportCell {
+    /// A number of ours beside which nothing was published.
+    pub fn new(row: impl Into<String>, column: impl Into<String>, ours: f64) -> ReportCell {
+        ReportCell { row: row.into(), column: column.into(), ours, ..ReportCell::default() }
+    }
+
     /// Relative difference to the printed figure; none for a cell that was fitted, was not
     /// published, or was published for another task.
     pub fn error(&self) -> Option<f64> {
@@ -140,6 +177,12 @@ pub enum ParameterSource {
     Stated,
     /// Fitted on this cell.
     Fitted(String),
+    /// One of several readings of what the paper leaves open, chosen because it explains the
+    /// published figures best: a fit, though no number was turned.
+    FittedDiscrete {
+        /// The reading that was not chosen, and what it would come to.
+        other: String,
+    },
     /// Not said by anybody; chosen for this reason.
     Assumed(String),
     /// Measured by us, like this.
@@ -153,6 +196,7 @@ impl std::fmt::Display for ParameterSource {
         match self {
             ParameterSource::Stated => write!(f, "stated"),
             ParameterSource::Fitted(cell) => write!(f, "fitted on {cell}"),
+            ParameterSource::FittedDiscrete { other } => write!(f, "fitted (discrete); {other}"),
             ParameterSource::Assumed(why) => write!(f, "assumed: {why}"),
             ParameterSource::Measured(how) => write!(f, "measured: {how}"),
             ParameterSource::Derived(how) => write!(f, "derived: {how}"),
@@ -165,9 +209,25 @@ impl std::fmt::Display for ParameterSource {
 pub struct Claim {
     /// In a sentence, with the numbers.
     pub text: String,
-    /// Whether it does.
-    pub holds: bool,
+    /// Whether it does; nothing where no tolerance was fixed beforehand, so that there is only
+    /// something to be seen.
+    pub holds: Option<bool>,
 }
+
+impl Claim {
+    /// In a word.
+    pub fn answer(&self) -> &'static str {
+        match self.holds {
+            Some(true) => "yes",
+            Some(false) => "no",
+            None => "–",
+        }
+    }
+}
+
+/// What a predicted cell must keep to. It is one number for all experiments and was fixed before the
+/// runs (decision 48), so that it cannot have been chosen by looking at a result.
+pub const TOLERANCE: f64 = 0.10;
 
 /// Which end of a column is the good one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -211,36 +271,51 @@ impl PaperReport {
 
     /// Adds a claim.
     pub fn claim(&mut self, text: impl Into<String>, holds: bool) {
-        self.claims.push(Claim { text: text.into(), holds });
+        self.claims.push(Claim { text: text.into(), holds: Some(holds) });
     }
 
-    /// Claims that the predicted cells that `chosen` picks are within `tolerance`, rounding of the
-    /// printed figure aside.
-    pub fn claim_within(
-        &mut self,
-        what: &str,
-        tolerance: f64,
-        chosen: impl Fn(&ReportCell) -> bool,
-    ) {
+    /// Adds something that was found, without yes or no.
+    pub fn finding(&mut self, text: impl Into<String>) {
+        self.claims.push(Claim { text: text.into(), holds: None });
+    }
+
+    /// Claims that the predicted cells that `chosen` picks are within [`TOLERANCE`], rounding of the
+    /// printed figure aside. Without such a cell nothing is claimed.
+    pub fn claim_within(&mut self, what: &str, chosen: impl Fn(&ReportCell) -> bool) {
         let errors =
             self.cells().filter(|cell| chosen(cell)).filter_map(ReportCell::error_beyond_rounding);
         let (worst, count) = errors.fold((0.0, 0), |(worst, n), e| (f64::max(worst, e), n + 1));
+        if count == 0 {
+            return;
+        }
         let text = format!(
             "{what}: {count} predicted, worst {:.1} % beyond rounding, asked for {:.0} %",
             100.0 * worst,
-            100.0 * tolerance
+            100.0 * TOLERANCE
         );
-        self.claim(text, worst <= tolerance);
+        self.claim(text, worst <= TOLERANCE);
     }
 
     /// Claims that the rows of a column come in the published order, the best one first; says
-    /// which order came out.
+    /// which order came out. Two rows count as reversed only where they are farther apart than their
+    /// seeds are.
     pub fn claim_order(&mut self, table: &ReportTable, column: &str, best: BestValue) {
         let published = |cell: &ReportCell| cell.paper.map_or(f64::NAN, |figure| figure.value);
-        let theirs = table.order(column, best, published).join(", ");
-        let ours = table.order(column, best, |cell| cell.ours).join(", ");
-        let text = format!("{}, {column}: published {theirs}; ours {ours}", table.title);
-        self.claim(text, ours == theirs);
+        let theirs = table.order(column, best, published);
+        let ours = table.order(column, best, |cell| cell.ours);
+        let mut text = format!(
+            "{}, {column}: published {}; ours {}",
+            table.title,
+            theirs.join(", "),
+            ours.join(", ")
+        );
+        let reversed = table.reversed(column, best, &theirs);
+        if ours != theirs && reversed.is_empty() {
+            text += "; what differs is within the seeds' spread";
+        } else if !reversed.is_empty() && table.has_spread(column) {
+            text += &format!("; beyond the seeds' spread: {}", reversed.join(", "));
+        }
+        self.claim(text, reversed.is_empty());
     }
 
     /// Adds a remark.
@@ -265,7 +340,7 @@ mod tests {
             column: "accuracy".into(),
             paper: Some(Figure::printed(paper, 1).elsewhere()),
             ours,
-            fitted: false,
+            ..ReportCell::default()
         };
         let cells = vec![cell("a", 1.0, 5.0), cell("b", 2.0, 6.0), cell("c", 3.0, 5.5)];
         assert_eq!(cells[0].error(), None, "another task is not compared");
@@ -274,7 +349,41 @@ mod tests {
         let mut report = PaperReport::default();
         report.claim_order(&table, "accuracy", BestValue::Highest);
         let text = "Times, accuracy: published c, b, a; ours b, c, a".to_string();
-        assert_eq!(report.claims, [Claim { text, holds: false }]);
+        assert_eq!(report.claims, [Claim { text, holds: Some(false) }]);
+    }
+
+    #[test]
+    fn rows_that_are_closer_than_their_seeds_are_not_reversed() {
+        let cell = |row: &str, paper: f64, ours, spread| ReportCell {
+            paper: Some(Figure::printed(paper, 1).elsewhere()),
+            spread: Some(spread),
+            ..ReportCell::new(row, "loss", ours)
+        };
+        let cells =
+            vec![cell("a", 1.0, 5.2, 0.2), cell("b", 2.0, 5.1, 0.1), cell("c", 3.0, 4.0, 0.3)];
+        let mut report = PaperReport::default();
+        let mut table = ReportTable { title: "End".into(), cells };
+        report.claim_order(&table, "loss", BestValue::Lowest);
+        table.cells.pop();
+        report.claim_order(&table, "loss", BestValue::Lowest);
+        let [first, second] = &report.claims[..] else { panic!("two claims") };
+        assert_eq!(first.holds, Some(false));
+        assert!(
+            first.text.ends_with("beyond the seeds' spread: c before a, c before b"),
+            "{first:?}"
+        );
+        assert_eq!(second.holds, Some(true));
+        assert!(second.text.ends_with("within the seeds' spread"), "{second:?}");
+    }
+
+    #[test]
+    fn what_has_no_tolerance_gets_no_answer_and_nothing_predicted_claims_nothing() {
+        let mut report = PaperReport::default();
+        report.finding("12 % apart");
+        report.claim_within("cells that are not there", |_| true);
+        let text = "12 % apart".to_string();
+        assert_eq!(report.claims, [Claim { text, holds: None }]);
+        assert_eq!(report.claims[0].answer(), "–");
     }
 
     #[test]
@@ -285,7 +394,7 @@ mod tests {
             column: "b".into(),
             paper: figure,
             ours: 0.0748,
-            fitted: false,
+            ..ReportCell::default()
         };
         assert_eq!(cell.error_beyond_rounding(), Some(0.0));
         assert!(cell.error().is_some_and(|error| (error - 0.0686).abs() < 1e-3));

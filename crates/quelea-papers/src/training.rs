@@ -89,6 +89,8 @@ pub struct Trained {
     pub moments: Vec<Moment>,
     /// What one would deploy at the end.
     pub model: Vec<f32>,
+    /// The runs of which this is the mean; empty for one run.
+    pub seeds: Vec<Trained>,
 }
 
 impl Trained {
@@ -107,7 +109,7 @@ impl Trained {
         let models = ModelSlices::of(&outcome);
         let last = watch.judge.evaluate_models(end, plan.setup.steps, &models, false);
         watch.take(&last);
-        Ok(Trained { moments: watch.moments, model: last.model })
+        Ok(Trained { moments: watch.moments, model: last.model, seeds: Vec::new() })
     }
 
     /// The mean of the same run on several lessons.
@@ -128,7 +130,21 @@ impl Trained {
             Moment::combine(&all, |values| values.iter().sum::<f64>() / values.len() as f64)
         };
         let moments = (0..shortest).map(at).collect();
-        Trained { moments, model: runs.into_iter().next().map_or(Vec::new(), |run| run.model) }
+        let model = runs.first().map_or(Vec::new(), |run| run.model.clone());
+        Trained { moments, model, seeds: if runs.len() > 1 { runs } else { Vec::new() } }
+    }
+
+    /// How far the farthest seed is from the mean over seeds, in a number of a run; nothing of one run,
+    /// or where a seed does not have the number.
+    pub fn spread(&self, of: impl Fn(&Trained) -> Option<f64>) -> Option<f64> {
+        let values: Vec<f64> = self.seeds.iter().map(of).collect::<Option<_>>()?;
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        values.iter().map(|value| (value - mean).abs()).reduce(f64::max)
+    }
+
+    /// The mean over the run's evaluations.
+    pub fn throughout(&self, of: impl Fn(&Moment) -> f64) -> f64 {
+        self.moments.iter().map(of).sum::<f64>() / self.moments.len() as f64
     }
 
     /// The end.
@@ -235,7 +251,7 @@ mod tests {
             accuracy,
             variance: 0.0,
         };
-        Trained { moments: points.iter().map(moment).collect(), model: vec![] }
+        Trained { moments: points.iter().map(moment).collect(), model: vec![], seeds: vec![] }
     }
 
     #[test]
@@ -252,5 +268,8 @@ mod tests {
         let both = Trained::mean(vec![run(&[(1.0, 50.0), (2.0, 70.0)]), run(&[(3.0, 60.0)])]);
         assert_eq!(both.moments.len(), 1);
         assert_eq!((both.last().seconds, both.last().accuracy), (2.0, 55.0));
+        assert_eq!(both.spread(|run| Some(run.moments[0].accuracy)), Some(5.0));
+        assert_eq!(both.spread(|run| run.reached(65.0)), None, "one seed never has 65 %");
+        assert_eq!(run(&[(1.0, 50.0)]).spread(|run| Some(run.last().accuracy)), None);
     }
 }

@@ -14,23 +14,27 @@ fn small(name: &str, data: Option<&Path>) -> PaperReport {
         .expect("it runs")
 }
 
-/// Claims of the papers that are not reproduced, by experiment and the beginning of their text; the
-/// report says why.
+/// Claims of the papers that are not reproduced, by experiment and the text before the first colon; the
+/// report says why. One that comes to hold is taken off the list.
 const NOT_REPRODUCED: &[(&str, &str)] = &[
+    // VGG-16 with one worker twice as slow is 10.6 % off; no other reading of the slides comes nearer.
+    ("aladdin-heterogeneity", "AR-SGD's rows"),
     // With one memory rate for every pass over a vector, no rate tried (0.8 to 5 GB/s) gives this ratio.
     ("adpsgd-slowdown", "VGG, AD-PSGD against AllReduce"),
     // The ring of ranks of the public code is 10.2 % off.
-    ("decentdp-speedup", "4×4 A40"),
+    ("decentdp-speedup", "4×4 A40, Ring"),
 ];
 
 fn check(name: &str, data: Option<&Path>) {
     let report = small(name, data);
+    let subject = |text: &str| text.split(':').next().unwrap_or_default().to_string();
     for claim in &report.claims {
-        let is_known = |(experiment, text): &&(&str, &str)| {
-            *experiment == name && claim.text.starts_with(text)
-        };
-        let is_excused = NOT_REPRODUCED.iter().any(|known| is_known(&known));
-        assert_eq!(claim.holds, !is_excused, "{name}: {}", claim.text);
+        let is_excused = NOT_REPRODUCED.contains(&(name, subject(&claim.text).as_str()));
+        assert!(claim.holds != Some(false) || is_excused, "{name}: {}", claim.text);
+    }
+    for (_, excused) in NOT_REPRODUCED.iter().filter(|(experiment, _)| *experiment == name) {
+        let is_there = report.claims.iter().any(|claim| subject(&claim.text) == *excused);
+        assert!(is_there, "{name}: `{excused}` excuses nothing");
     }
     assert!(report.cells().count() > 3 && !report.parameters.is_empty(), "{name}");
     for cell in report.cells().filter(|cell| cell.fitted) {
@@ -101,16 +105,22 @@ macro_rules! experiments {
 
 experiments! {
     adpsgd_convergence_holds: "adpsgd-convergence",
+    adpsgd_latency_holds: "adpsgd-latency",
     adpsgd_slowdown_holds: "adpsgd-slowdown",
     aladdin_breakdown_holds: "aladdin-breakdown",
     aladdin_convergence_holds: "aladdin-convergence",
     aladdin_heterogeneity_holds: "aladdin-heterogeneity",
     aladdin_scaling_holds: "aladdin-scaling",
+    aladdin_theorem_holds: "aladdin-theorem",
     byzantine_holds: "byzantine",
     decentdp_speedup_holds: "decentdp-speedup",
     survival_holds: "survival",
+    decentdp_theorem_holds: "decentdp-theorem",
+    large_batch_holds: "large-batch",
+    plan_convergence_holds: "plan-convergence",
     yuan_communication_holds: "yuan-communication",
     yuan_spectral_holds: "yuan-spectral",
+    yuan_speedup_holds: "yuan-speedup",
     yuan_transient_holds: "yuan-transient",
 }
 

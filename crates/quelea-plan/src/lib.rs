@@ -39,6 +39,7 @@ pub use candidate::{Candidate, candidates, steps, trial};
 use cost::{Cost, CostModel};
 use measured::ClusterSurvey;
 use scenario::Scenario;
+use theory::Transient;
 
 /// What is predicted of a candidate.
 #[derive(Clone, Debug)]
@@ -49,11 +50,18 @@ pub struct Prediction {
     pub cost: Cost,
     /// Seconds of a step in the virtual cluster, where it was asked.
     pub simulated: Option<f64>,
+    /// Steps that it loses before it is as good as all-reduce; 0 where its steps are exact.
+    pub transient: f64,
     /// What theory says against it.
     pub warning: Option<String>,
 }
 
 impl Prediction {
+    /// Seconds of a run of so many steps, those of the transient with them.
+    pub fn run_seconds(&self, steps: u64) -> f64 {
+        (steps as f64 + self.transient) * self.cost.step_seconds
+    }
+
     /// Who comes first of those that take equally long: who leaves nothing out, sends less at a
     /// time, and exchanges in the simpler way.
     fn plainness(&self) -> (bool, u64, u8) {
@@ -119,8 +127,9 @@ impl Advice {
             for candidate in candidates(&scenario, row) {
                 match costs.predict(&candidate) {
                     Ok(cost) => {
-                        let (simulated, warning) = (None, None);
-                        predictions.push(Prediction { candidate, cost, simulated, warning });
+                        let (simulated, transient, warning) = (None, 0.0, None);
+                        let made = Prediction { candidate, cost, simulated, transient, warning };
+                        predictions.push(made);
                     }
                     Err(reason) => refusals.push(reason),
                 }
@@ -178,7 +187,10 @@ impl Advice {
         let exact = self.exact().map_or(self.scenario.compute, |exact| exact.cost.step_seconds);
         for prediction in &mut self.predictions {
             let Prediction { candidate, cost, .. } = prediction;
-            prediction.warning = theory::warning(&self.scenario, candidate, cost, exact);
+            if let Some(found) = Transient::of(&self.scenario, candidate, cost) {
+                prediction.warning = found.warning(&self.scenario, cost, exact);
+                prediction.transient = found.steps;
+            }
         }
     }
 
@@ -197,16 +209,16 @@ impl Advice {
         Ok(())
     }
 
-    /// The fastest that theory does not warn of; all-reduce, where that is nearly as fast: its
-    /// steps are exact.
+    /// The one whose whole run takes least, the steps of its transient with it; all-reduce, where that is
+    /// nearly as fast: its steps are exact.
     pub fn best(&self) -> Option<&Prediction> {
-        let mut fine = self.predictions.iter().filter(|prediction| prediction.warning.is_none());
-        let first = fine.next()?;
-        let alike = fine.filter(|p| p.cost.step_seconds < ALIKE * first.cost.step_seconds);
-        let fine = std::iter::once(first).chain(alike).min_by_key(|p| p.plainness())?;
-        let exact = self.exact();
-        let near = |exact: &&Prediction| exact.cost.step_seconds < NEARLY * fine.cost.step_seconds;
-        exact.filter(near).or(Some(fine))
+        let seconds = |prediction: &Prediction| prediction.run_seconds(self.scenario.steps);
+        let fine = || self.predictions.iter().filter(|prediction| prediction.warning.is_none());
+        let least = fine().map(seconds).reduce(f64::min)?;
+        let alike = fine().filter(|prediction| seconds(prediction) < ALIKE * least);
+        let fine = alike.min_by_key(|prediction| prediction.plainness())?;
+        let exact = self.exact().filter(|exact| seconds(exact) < NEARLY * seconds(fine));
+        exact.or(Some(fine))
     }
 
     /// Which one to take, and why.
@@ -229,8 +241,12 @@ impl Advice {
         text.push('.');
         let shorter = |p: &&Prediction| p.cost.step_seconds < 0.995 * best.cost.step_seconds;
         if let Some(faster) = self.predictions.first().filter(shorter) {
+            let steps = self.scenario.steps;
             let but = match &faster.warning {
                 Some(warning) => format!("but {warning}"),
+                None if faster.run_seconds(steps) > best.run_seconds(steps) => {
+                    format!("but needs about {:.0} more of them", faster.transient.ceil())
+                }
                 None => "but hardly, and all-reduce takes exact steps".to_string(),
             };
             text += &format!(" {} has shorter steps, {but}.", faster.candidate.name());
@@ -253,10 +269,18 @@ impl Advice {
 
     /// The table of these, names of the columns first.
     pub fn rows(&self, shown: &[&Prediction]) -> Vec<Vec<String>> {
-        let head =
-            ["", "step", "simulated", "speed-up", "exposed", "MB per worker and step", "bucket"];
+        let head = [
+            "",
+            "step",
+            "simulated",
+            "speed-up",
+            "exposed",
+            "MB per worker and step",
+            "bucket",
+            "lost",
+        ];
         let mut rows = vec![head.map(String::from).to_vec()];
-        for Prediction { candidate, cost, simulated, warning } in shown {
+        for Prediction { candidate, cost, simulated, transient, warning } in shown {
             let milliseconds = |seconds: f64| match seconds * 1e3 {
                 ms if ms < 0.1 => format!("{:.1} µs", ms * 1e3),
                 ms if ms < 10.0 => format!("{ms:.2} ms"),
@@ -275,6 +299,7 @@ impl Advice {
                 format!("{:.0} %", 100.0 * cost.exposed),
                 format!("{:.1}", cost.bytes / 1e6),
                 bucket,
+                theory::lost(*transient),
             ]);
         }
         rows
@@ -317,7 +342,7 @@ impl Advice {
     /// What `--json` prints.
     pub fn json(&self) -> Value {
         let predictions = self.predictions.iter().map(|prediction| {
-            let Prediction { candidate, cost, simulated, warning } = prediction;
+            let Prediction { candidate, cost, simulated, transient, warning } = prediction;
             json!({
                 "algorithm": candidate.algorithm.meta.name,
                 "topology": candidate.topology,
@@ -330,6 +355,7 @@ impl Advice {
                 "exposed_share": cost.exposed,
                 "bytes_per_worker_and_step": cost.bytes,
                 "gradients_per_message": cost.gradients_per_message,
+                "transient_steps": transient,
                 "warning": warning,
             })
         });

@@ -3,7 +3,9 @@
 use quelea_core::algorithms::{ALGORITHMS, Service, Traffic};
 use quelea_core::options::Value;
 use quelea_core::registry::Registry;
-use quelea_plan::{self as advisor, Advice, Candidate, cost, scenario::Scenario, theory, trial};
+use quelea_plan::{
+    self as advisor, Advice, Candidate, cost, scenario::Scenario, theory::Transient, trial,
+};
 use quelea_run::config::{Config, source};
 
 fn scenario(workers: usize, hosts: usize) -> Scenario {
@@ -204,7 +206,8 @@ fn a_long_period_or_a_small_alpha_of_aladdin_is_warned_of() {
     let warning = |period: f64, alpha: f64| {
         let candidate = aladdin(period, alpha);
         let cost = cost::predict(&scenario, &candidate).expect("it is predicted");
-        theory::warning(&scenario, &candidate, &cost, 0.3)
+        let transient = Transient::of(&scenario, &candidate, &cost).expect("it is known");
+        transient.warning(&scenario, &cost, 0.3)
     };
     assert_eq!(warning(4.0, 0.5), None, "4096·(20/3 − 1)²/10⁴ is 13 steps");
     let long = warning(100.0, 0.5).expect("4096·(500/3 − 1)²/10⁴ is 11,242 steps");

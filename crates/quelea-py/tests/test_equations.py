@@ -82,6 +82,56 @@ def gossip(rank: int, form: str) -> torch.Tensor:
     return flat(model)
 
 
+def grouped(rank: int, topology: str) -> torch.Tensor:
+    quelea.init()
+    model = make("mlp")
+    optimizer = optimizer_of(model, "adam")
+    quelea.wrap(
+        model,
+        optimizer,
+        algorithm="d-psgd",
+        topology=topology,
+        form="adapt-then-combine",
+        bucket_mb=0.001,
+    )
+    for step in range(STEPS):
+        inputs, targets = batch("mlp", rank, step)
+        optimizer.zero_grad()
+        cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+    quelea.shutdown()
+    return flat(model)
+
+
+def test_a_group_of_all_workers_gives_the_mean_of_their_models():
+    """`complete` runs as an all-reduce of the models after every step."""
+    models = [make("mlp") for _ in range(4)]
+    optimizers = [optimizer_of(model, "adam") for model in models]
+    for step in range(STEPS):
+        for rank, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
+            inputs, targets = batch("mlp", rank, step)
+            optimizer.zero_grad()
+            cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
+        means = [sum(p.detach() for p in same) / 4 for same in zip(*(m.parameters() for m in models))]
+        for model in models:
+            for p, mean in zip(model.parameters(), means, strict=True):
+                p.data.copy_(mean)
+    found = launch(4, grouped, "complete")
+    assert max(distance(vector, flat(models[0])) for vector in found) < 1e-5
+    assert distance(flat(make("mlp")), flat(models[0])) > 0.01, "nothing was learnt"
+
+
+def test_the_groups_of_aer_keep_the_mean_and_bring_workers_together():
+    """Every rank its own host: pairs that alternate, so that two steps mix all four."""
+    found = launch(4, grouped, "aer")
+    alone = launch(4, grouped, "complete")
+    middle = sum(found) / 4
+    assert max(distance(vector, middle) for vector in found) < 0.2
+    assert distance(middle, sum(alone) / 4) < 0.2
+    assert any(not torch.equal(found[0], other) for other in found[1:]), "pairs, not all of them"
+
+
 def mix(models: list[torch.nn.Module], own: float = 0.0) -> None:
     """A ring of three or more gives every worker and its two neighbours a third; the worker itself
     then `own` of all."""

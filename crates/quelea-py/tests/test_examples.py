@@ -126,6 +126,48 @@ def test_accuracy_of_cifar10_is_on_disk_after_every_evaluation(cifar10, tmp_path
     assert result["worker_models"]["accuracy_worst"] <= result["worker_models"]["accuracy_mean"]
 
 
+def test_options_of_the_algorithm_hosts_and_held_out_images_reach_the_run(cifar10, tmp_path):
+    out = tmp_path / "result.json"
+    words = ["aladdin", "--data", cifar10, "--out", out, "--workers", 4, "--batch", 10]
+    words += ["--hosts", 2, "--option", "order=mix-then-step", "--option", "period=1"]
+    words += ["--held-out", 40, "--epochs", 1, "--evaluations", 1, "--device", "cpu"]
+    together(1, "accuracy/cifar10.py", *words)
+    result = json.loads(out.read_text())
+    wanted = {"name": "aladdin", "order": "mix-then-step", "period": 1}
+    assert result["config"]["algorithm"] == wanted
+    assert result["config"]["cluster"]["hosts"] == 2
+    # 160 samples without 40, 4 workers, batches of 10.
+    assert result["config"]["steps"] == 3
+    accuracy = result["evaluations"][0]["accuracy"] * 40
+    assert abs(accuracy - round(accuracy)) < 1e-6, "measured on the 40 images"
+
+
+def test_vgg_for_cifar10_has_the_parameters_of_the_paper_and_one_linear_layer():
+    models = module("models")
+    model = models.vgg11()
+    # Eight convolutions with biases and batch normalization, and 512 × 10 + 10.
+    assert sum(p.numel() for p in model.parameters()) == 9_231_114
+    images = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)
+    assert model(images).shape == (2, 10)
+
+
+def test_a_cell_that_is_complete_is_not_run_again_and_the_others_are(cifar10, tmp_path):
+    sys.path.append(str(EXAMPLES / "accuracy"))
+    import cells
+
+    labels = [cell.label for cell in cells.cells()]
+    assert len(labels) == len(set(labels)), "a label is a folder"
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/cifar10").symlink_to(cifar10)
+    small = ["--workers", "2", "--batch", "10", "--evaluations", "1", "--no-mps"]
+    cell = cells.Cell("one", "cifar10", ["allreduce"], 1, [1, 2], small)
+    assert (cell.jobs(), cell.done(tmp_path)) == (2, 0)
+    command = cell.command(str(tmp_path / "data"), tmp_path, 100, "cpu")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert cell.done(tmp_path) == 2
+
+
 def test_all_configurations_run_side_by_side_and_make_a_page(multi30k, tmp_path):
     names = ["allreduce", "accum-adam-aer"]
     command = [sys.executable, str(EXAMPLES / "accuracy/run.py"), "multi30k", "--data", multi30k]

@@ -63,6 +63,8 @@ pub const TASKS: &[TaskEntry] = &[
     #[cfg(feature = "engine")]
     images::CIFAR10_RESNET18,
     #[cfg(feature = "engine")]
+    images::CIFAR10_RESNET50,
+    #[cfg(feature = "engine")]
     images::CIFAR10_VGG16,
     #[cfg(feature = "engine")]
     images::IMAGENET_RESNET50,
@@ -70,6 +72,8 @@ pub const TASKS: &[TaskEntry] = &[
     text::MULTI30K_TRANSFORMER,
     #[cfg(feature = "engine")]
     text::SHAKESPEARE_LM,
+    #[cfg(feature = "engine")]
+    text::SHAKESPEARE_LSTM,
     logistic::TASK,
     quadratic::TASK,
 ];

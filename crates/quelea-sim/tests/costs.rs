@@ -82,6 +82,24 @@ fn arithmetic_of_reduce_steps_delays_the_ring() {
 }
 
 #[test]
+fn mixing_costs_as_much_as_reduce_steps() {
+    let seconds = |name: &str, steps: u64, reduce_gbs: f64| {
+        let case = case(name, Shape { len: LEN, steps, ..SMALL });
+        let case = if name == "d-psgd" {
+            case.with("form", Value::Text("adapt-then-combine".into()))
+        } else {
+            case
+        };
+        case.on(|cluster| cluster.reduce_gbs = reduce_gbs).clock_ns()
+    };
+    // What one step more takes: each of the two neighbours' vectors is passed over once.
+    let step = |reduce_gbs| seconds("d-psgd", 3, reduce_gbs) - seconds("d-psgd", 2, reduce_gbs);
+    assert_eq!(step(1.0) - step(0.0), 2 * PAYLOAD);
+    // Nobody waits in AD-PSGD: passes over memory take the time of gradients.
+    assert!(seconds("ad-psgd", 20, 0.1) > seconds("ad-psgd", 20, 0.0));
+}
+
+#[test]
 fn efficiencies_apply_to_their_own_kind_of_traffic() {
     let half = |case: Case| {
         case.on(|cluster| {

@@ -8,6 +8,10 @@ epochs. A warm-up over the first 5/164 is ours. AccumAdam has its own rate, 1.5e
 `--nesterov --reshuffle` is the setting of fb.resnet.torch, whose schedule this is: Nesterov's
 momentum, and all images distributed over the workers anew in every epoch.
 
+`--model vgg11` is Zhang et al.'s second network, for which they train 100 epochs. `--held-out 5000` trains
+without the last 5,000 training images and measures on them, so that options can be chosen without the
+test images.
+
 It needs the six files `data_batch_1.bin` … `data_batch_5.bin` and `test_batch.bin` in DIR, also as
 `.bin.xz` or `.bin.gz`.
 """
@@ -24,8 +28,8 @@ from torch.nn.functional import cross_entropy
 sys.path.append(str(Path(__file__).parents[1]))
 
 from data import cifar10, cropped  # noqa: E402
-from job import Job, Task, arguments, quick_kernels  # noqa: E402
-from models import resnet20  # noqa: E402
+from job import Job, Task, algorithm_options, arguments, quick_kernels  # noqa: E402
+from models import resnet20, vgg11  # noqa: E402
 
 WORKERS, BATCH, LR = 16, 32, 0.1
 SGD = {"name": "sgd", "lr": LR, "momentum": 0.9, "weight_decay": 1e-4}
@@ -45,6 +49,7 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "asp": {},
     "aladdin": {},
 }
+MODELS = {"resnet20": ("ResNet-20", resnet20), "vgg11": ("VGG-11", vgg11)}
 #: The cluster of the paper: it decides who is how late in the asynchronous ones.
 CLUSTER = {"bandwidth_gbps": 100.0, "latency_us": 2.0, "compute_ms": 11.55, "compute_cv": 0.1}
 
@@ -54,6 +59,10 @@ def main() -> None:
     parser.add_argument("--channels-last", action="store_true", help="how images lie in memory")
     parser.add_argument("--nesterov", action="store_true", help="Nesterov's momentum")
     parser.add_argument("--slow", type=float, default=1.0, help="how much slower the last worker is")
+    parser.add_argument("--model", choices=list(MODELS), default="resnet20")
+    parser.add_argument(
+        "--held-out", type=int, default=0, help="training images that are measured instead"
+    )
     options = parser.parse_args()
     quick_kernels()
     Job(task(options), options).run()
@@ -66,7 +75,11 @@ class Cifar10:
         self.options, self.workers = options, options.workers or WORKERS
         self.layout = torch.channels_last if options.channels_last else torch.contiguous_format
         self.images, self.classes = self.tensors("train")
-        self.test_images, self.test_classes = self.tensors("test")
+        if held := options.held_out:
+            self.test_images, self.test_classes = self.images[-held:], self.classes[-held:]
+            self.images, self.classes = self.images[:-held], self.classes[:-held]
+        else:
+            self.test_images, self.test_classes = self.tensors("test")
 
     def tensors(self, part: str) -> list[torch.Tensor]:
         samples, device = self.options.samples, self.options.device
@@ -74,7 +87,7 @@ class Cifar10:
 
     def make_model(self) -> torch.nn.Module:
         torch.manual_seed(self.options.seed)
-        return resnet20()
+        return MODELS[self.options.model][1]()
 
     def collate(self, rows: list[int]) -> torch.Tensor:
         """Which images, and how they are moved."""
@@ -108,17 +121,18 @@ class Cifar10:
             "gamma": 0.1,
             "warmup_steps": round(steps * 5 / 164),
         }
-        cluster: dict[str, Any] = {"hosts": self.workers, **CLUSTER}
+        cluster: dict[str, Any] = {"hosts": self.options.hosts or self.workers, **CLUSTER}
         if self.options.slow != 1.0:
             cluster["slow"] = {str(self.workers - 1): self.options.slow}
+        algorithm = chosen.get("algorithm", {"name": name})
         return {
             "seed": self.options.seed,
             "workers": self.workers,
             "steps": steps,
             "plots": False,
-            "algorithm": {"name": name},
             "cluster": cluster,
             **chosen,
+            "algorithm": {**algorithm, **algorithm_options(self.options)},
             "optimizer": optimizer,
         }
 
@@ -134,7 +148,12 @@ def task(options) -> Task:
         len(data.images),
         batch,
         data.config,
-        {"model": "ResNet-20", "batch": batch, "workers": data.workers},
+        {
+            "model": MODELS[options.model][0],
+            "batch": batch,
+            "workers": data.workers,
+            **({"held_out": options.held_out} if options.held_out else {}),
+        },
     )
 
 

@@ -57,6 +57,16 @@ def arguments(description: str, names: list[str]) -> argparse.ArgumentParser:
     parser.add_argument("--batch", type=int, default=None, help="of each worker")
     parser.add_argument("--lr", type=float, default=None)
     parser.add_argument(
+        "--hosts", type=int, default=None, help="of the virtual cluster; one for each worker"
+    )
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option of the algorithm, such as averaging=active, order=mix-then-step, alpha=0.9",
+    )
+    parser.add_argument(
         "--reshuffle", action="store_true", help="distribute all samples anew in every epoch"
     )
     parser.add_argument(
@@ -67,6 +77,20 @@ def arguments(description: str, names: list[str]) -> argparse.ArgumentParser:
     )
     parser.add_argument("--samples", type=int, default=None, help="train on so many only")
     return parser
+
+
+def algorithm_options(options: argparse.Namespace) -> dict[str, Any]:
+    """What `--option` gave; a value that is no number, truth value or list is a name."""
+    found: dict[str, Any] = {}
+    for text in options.option:
+        name, is_there, value = text.partition("=")
+        if not is_there or not name:
+            raise SystemExit(f"--option {text}: must be NAME=VALUE")
+        try:
+            found[name] = json.loads(value)
+        except json.JSONDecodeError:
+            found[name] = value
+    return found
 
 
 class Job:

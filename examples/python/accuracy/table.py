@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -25,76 +27,141 @@ CIFAR10 = {
     "asp": ("ASP", "", "93.15"),
     "aladdin": ("ALADDIN", "", "93.78"),
 }
-#: BLEU, validation loss and training loss, as published by Wang et al. for WMT14 En-De.
+#: BLEU, validation loss and training loss, as published by Wang et al. for WMT14 En-De. Their ring is
+#: that of their public code, in which a worker averages with one neighbour a step.
 MULTI30K = {
     "allreduce": ("AllReduce, Adam", "27.66 / 3.042 / 3.063"),
     "adam-ring": ("Decentralized Adam, ring", "27.63 / 3.043 / 3.063"),
+    "adam-d-psgd-ring": ("Decentralized Adam, ring of D-PSGD", ""),
     "adam-aer": ("Decentralized Adam, AER", "27.57 / 3.038 / 3.057"),
     "adam-complete": ("Decentralized Adam, complete", "27.61 / 3.039 / 3.059"),
     "accum-adam-ring": ("AccumAdam, ring", "27.76 / 3.035 / 3.048"),
+    "accum-adam-d-psgd-ring": ("AccumAdam, ring of D-PSGD", ""),
     "accum-adam-aer": ("AccumAdam, AER", "27.80 / 3.032 / 3.043"),
     "accum-adam-complete": ("AccumAdam, complete", "27.62 / 3.031 / 3.044"),
 }
 
-#: A claim, the row it is about, the row that it is compared with if any, and the least difference (or
-#: accuracy) at which it holds. `*` stands for the setting.
-CLAIMS = [
-    ("AllReduce is within 0.3 points of 90.72 or above", "AllReduce*", "", 90.42),
-    ("D-PSGD: at most 0.2 below AllReduce", "D-PSGD, ring*", "AllReduce*", -0.2),
-    ("AD-PSGD: at most 0.2 below AllReduce", "AD-PSGD, ring*", "AllReduce*", -0.2),
-    ("AD-PSGD is better than AllReduce", "AD-PSGD, ring*", "AllReduce*", 0.0),
-    ("AD-PSGD is better than D-PSGD", "AD-PSGD, ring*", "D-PSGD, ring*", 0.0),
-    ("ALADDIN: at least AllReduce", "ALADDIN*", "AllReduce*", 0.0),
-    (
-        "AD-PSGD, one worker 10 times slower: above 91",
-        "AD-PSGD, ring*, one worker 10 times slower",
-        "",
-        91.0,
+
+@dataclass
+class Claim:
+    """Something that a paper says: that a row's value is `least` above another row's (or is `least`
+    itself). `*` in a row stands for the setting."""
+
+    text: str
+    row: str
+    other: str = ""
+    least: float = 0.0
+    #: What is compared, by its name in MEASURES.
+    of: str = "accuracy"
+
+
+SLOW = ", one worker {} times slower"
+#: What the papers say about CIFAR-10.
+CIFAR10_CLAIMS = [
+    Claim("AllReduce is within 0.3 points of 90.72 or above", "AllReduce*", least=90.42),
+    Claim("D-PSGD: at most 0.2 below AllReduce", "D-PSGD, ring*", "AllReduce*", -0.2),
+    Claim("AD-PSGD: at most 0.2 below AllReduce", "AD-PSGD, ring*", "AllReduce*", -0.2),
+    Claim("AD-PSGD is better than AllReduce", "AD-PSGD, ring*", "AllReduce*"),
+    Claim("AD-PSGD is better than D-PSGD", "AD-PSGD, ring*", "D-PSGD, ring*"),
+    Claim("ALADDIN: at least AllReduce", "ALADDIN*", "AllReduce*"),
+    *(
+        Claim(f"AD-PSGD{SLOW.format(n)}: above 91", f"AD-PSGD, ring*{SLOW.format(n)}", "", 91.0)
+        for n in (10, 100)
     ),
-    (
-        "AD-PSGD, one worker 100 times slower: above 91",
-        "AD-PSGD, ring*, one worker 100 times slower",
-        "",
-        91.0,
+    *(
+        Claim(
+            f"AD-PSGD{SLOW.format(n)}: at most 0.2 below none slower",
+            f"AD-PSGD, ring*{SLOW.format(n)}",
+            "AD-PSGD, ring*",
+            -0.2,
+        )
+        for n in (10, 100)
     ),
-    (
-        "AD-PSGD, one worker 10 times slower: at most 0.2 below none slower",
-        "AD-PSGD, ring*, one worker 10 times slower",
-        "AD-PSGD, ring*",
-        -0.2,
+    *(
+        Claim(
+            f"ALADDIN{SLOW.format(n)}: at least AllReduce", f"ALADDIN*{SLOW.format(n)}", "AllReduce*"
+        )
+        for n in (10, 100)
     ),
-    (
-        "AD-PSGD, one worker 100 times slower: at most 0.2 below none slower",
-        "AD-PSGD, ring*, one worker 100 times slower",
-        "AD-PSGD, ring*",
-        -0.2,
-    ),
-    (
-        "ALADDIN, one worker 10 times slower: at least AllReduce",
-        "ALADDIN*, one worker 10 times slower",
-        "AllReduce*",
-        0.0,
-    ),
-    (
-        "ALADDIN, one worker 100 times slower: at least AllReduce",
-        "ALADDIN*, one worker 100 times slower",
-        "AllReduce*",
-        0.0,
-    ),
-    (
+    Claim(
         "ALADDIN, one worker 100 times slower: at most 0.2 below none slower",
         "ALADDIN*, one worker 100 times slower",
         "ALADDIN*",
         -0.2,
     ),
+    *(
+        Claim(
+            f"{name} generalizes better than AllReduce: lower test loss",
+            f"{row}*",
+            "AllReduce*",
+            of="test loss",
+        )
+        for name, row in (("AD-PSGD", "AD-PSGD, ring"), ("ALADDIN", "ALADDIN"))
+    ),
 ]
+#: What Ko et al. say about how far workers are apart; the rows of 45 epochs have it for all methods.
+VARIANCE_CLAIMS = [
+    Claim(
+        f"ALADDIN's workers are closer to each other than {name}'s",
+        "ALADDIN",
+        row,
+        of="distance",
+    )
+    for name, row in (
+        ("SGP", "SGP, one-peer exponential"),
+        ("D-PSGD", "D-PSGD, ring"),
+        ("EASGD", "EASGD"),
+    )
+]
+#: What Wang et al. say about AccumAdam, per topology.
+MULTI30K_CLAIMS = [
+    Claim(
+        f"AccumAdam on {what}: BLEU above {name}",
+        f"AccumAdam, {topology}*",
+        f"{other}*",
+        of="BLEU",
+    )
+    for topology, what in (
+        ("ring", "the ring of the public code"),
+        ("ring of D-PSGD", "the ring of D-PSGD"),
+        ("AER", "AER"),
+        ("complete", "the complete graph"),
+    )
+    for name, other in (
+        ("decentralized Adam", f"Decentralized Adam, {topology}"),
+        ("AllReduce", "AllReduce, Adam"),
+    )
+]
+
+
+def each_evaluation(key: str, scale: float) -> Callable[[Result], dict[float, float]]:
+    return lambda run: {row["epoch"]: scale * row[key] for row in run["evaluations"]}
+
+
+def at_the_end(value: Callable[[Result], float]) -> Callable[[Result], dict[float, float]]:
+    return lambda run: {run["epochs"]: value(run)} if run["complete"] else {}
+
+
+def beam(run: Result) -> float:
+    last = run["evaluations"][-1]
+    return next(value for key, value in last.items() if key.startswith("bleu_beam"))
+
+
+#: What a run has of a quantity, by epoch, more being better; and the decimals it is printed with.
+MEASURES: dict[str, tuple[Callable[[Result], dict[float, float]], int]] = {
+    "accuracy": (each_evaluation("accuracy", 100.0), 2),
+    "test loss": (each_evaluation("loss", -1.0), 3),
+    "distance": (at_the_end(lambda run: -run["consensus_distance"]), 4),
+    "BLEU": (at_the_end(beam), 2),
+}
 
 HEAD = """# Accuracy
 
 Every configuration is trained in the virtual cluster (`quelea.simulate`) with a PyTorch model, by
 the scripts in [examples/python/accuracy](../../examples/python/accuracy). The schedules are the
 papers', stretched to the epochs that there was time for; the papers' numbers stand beside ours for
-orientation.
+orientation. What says "not run" waits for time on a GPU: `cells.py` there has the list, and runs it in
+pieces.
 
 Made by `examples/python/accuracy/table.py` of [accuracy.json](accuracy.json); do not edit.
 """
@@ -124,6 +191,7 @@ def of(results: list[Result], task: str) -> list[Result]:
 
 
 def cifar10(results: list[Result]) -> str:
+    by_title = {title: runs for title, _, runs in groups(results, CIFAR10)}
     rows = []
     for title, (zhang, ko), runs in groups(results, CIFAR10):
         if not runs:
@@ -166,42 +234,54 @@ def cifar10(results: list[Result]) -> str:
 - Zhang et al. (AD-PSGD): ResNet-20, 16 learners, 32 images each, learning rate 0.1, 164 epochs.
   Fewer epochs on the same schedule cost accuracy: compare rows with each other first.
 - Ko et al. (ALADDIN): ResNet-50, 8 workers; batch and schedule are not stated.
+- "Half an average per gradient" is AD-PSGD with `averaging = "active"`, the default until commit
+  2f825e1; the other rows of AD-PSGD average once per gradient.
 
-{claims(results)}
+What the papers say about 164 epochs, and what the rows with Nesterov's momentum and reshuffled images
+say. Rows are compared after the last epoch that both reached. Where seeds are repeated in the tables, the
+same method differs by 0.1 to 0.5 points between two of them, so with one seed each a smaller difference
+decides nothing; [causes.md](causes.md) has what was tried where the answer is no.
+
+{claims(by_title, CIFAR10_CLAIMS, ", Nesterov, reshuffled, 164 epochs")}
+Ko et al. say that the models of decentralized methods vary much between workers and ALADDIN's little. Distance
+is the root of the mean squared distance of the workers' models from their mean at the end of 45 epochs.
+
+{claims(by_title, VARIANCE_CLAIMS, "")}
 {curves(results, CIFAR10, "accuracy", "Accuracy, %", 100)}"""
 
 
-def claims(results: list[Result]) -> str:
-    """What the papers say about 164 epochs, and whether it is so here."""
-    setting = ", Nesterov, reshuffled, 164 epochs"
-    runs = {title: found for title, _, found in groups(results, CIFAR10) if found}
-
-    def accuracies(title: str) -> dict[float, list[float]]:
-        """By epoch, of all seeds."""
-        by_epoch: dict[float, list[float]] = {}
-        for run in runs.get(title, []):
-            for row in run["evaluations"]:
-                by_epoch.setdefault(row["epoch"], []).append(100 * row["accuracy"])
-        return by_epoch
-
+def claims(runs: dict[str, list[Result]], chosen: list[Claim], setting: str) -> str:
+    """What papers say, and whether it is so here; `runs` are by their titles."""
     rows = []
-    for claim, title, other, least in CLAIMS:
-        ours = accuracies(title.replace("*", setting))
-        if not ours:
-            rows.append([claim, "not run", "", "", ""])
+    for claim in chosen:
+        ours = measured(runs.get(claim.row.replace("*", setting), []), claim.of)
+        theirs = measured(runs.get(claim.other.replace("*", setting), []), claim.of)
+        both = set(ours) & set(theirs) if claim.other else set(ours)
+        if not both:
+            rows.append([claim.text, "not run", "", "", ""])
             continue
-        theirs = accuracies(other.replace("*", setting)) if other else {}
-        epoch = max(set(ours) & set(theirs)) if other else max(ours)
-        against = mean(theirs[epoch]) if other else 0.0
-        apart = mean(ours[epoch]) - against
-        seeds = f"{len(ours[epoch])}" + (f" / {len(theirs[epoch])}" if other else "")
-        number = f"{apart:+.2f}" if other else f"{apart:.2f}"
-        rows.append([claim, "yes" if apart >= least else "no", number, f"{epoch:g}", seeds])
-    return f"""What the papers say about 164 epochs, and what the rows with Nesterov's momentum and reshuffled images
-say. Rows are compared after the last epoch that both reached. Two seeds of AD-PSGD differ by half a point
-after 128 epochs, so with one seed each a smaller difference decides nothing.
+        epoch, digits = max(both), MEASURES[claim.of][1]
+        against = theirs[epoch] if claim.other else [0.0]
+        apart = mean(ours[epoch]) - mean(against)
+        seeds = f"{len(ours[epoch])}" + (f" / {len(against)}" if claim.other else "")
+        # What the seeds leave open, if there are several of both.
+        wide = (max(values) - min(values) for values in (ours[epoch], against))
+        several = min(len(ours[epoch]), len(against) if claim.other else 2) > 1
+        open_ = f" ± {sum(wide) / 2:.{digits}f}" if several else ""
+        # Losses and distances are negated so that more is better; they are printed as they are.
+        sign = -1.0 if claim.of in ("test loss", "distance") else 1.0
+        number = f"{sign * apart:{'+' if claim.other else ''}.{digits}f}{open_}"
+        rows.append([claim.text, "yes" if apart >= claim.least else "no", number, f"{epoch:g}", seeds])
+    return table(["claim", "here", "difference or value", "after epoch", "seeds"], rows)
 
-{table(["claim", "here", "points", "after epoch", "seeds"], rows)}"""
+
+def measured(runs: list[Result], quantity: str) -> dict[float, list[float]]:
+    """By epoch, of all seeds."""
+    by_epoch: dict[float, list[float]] = {}
+    for run in runs:
+        for epoch, value in MEASURES[quantity][0](run).items():
+            by_epoch.setdefault(epoch, []).append(value)
+    return by_epoch
 
 
 def cifar10_settings(results: list[Result]) -> list[tuple[str, str]]:
@@ -229,13 +309,16 @@ def cifar10_settings(results: list[Result]) -> list[tuple[str, str]]:
 
 def multi30k(results: list[Result]) -> str:
     rows = []
+    by_title = {title: runs for title, _, runs in groups(results, MULTI30K)}
     for title, (wang,), runs in groups(results, MULTI30K):
+        if not runs:
+            rows.append([title, *["not run"] * 5, wang])
+            continue
         last = [run["evaluations"][-1] for run in runs]
-        beam = [value for row in last for key, value in row.items() if key.startswith("bleu_beam")]
         rows.append(
             [
                 title + mark(runs),
-                spread(beam, 2),
+                spread([beam(run) for run in runs], 2),
                 spread([row["bleu_greedy"] for row in last], 2),
                 spread([row["loss"] for row in last], 3),
                 spread([min(row["loss"] for row in run["evaluations"]) for run in runs], 3),
@@ -265,8 +348,27 @@ def multi30k(results: list[Result]) -> str:
 - Wang et al. (Decent-DP): Transformer-base on WMT14 En-De, 16 workers, 25,000 tokens a step, 20
   epochs, learning rate 7e-4, 4,000 steps of warm-up. Another task: compare rows, not numbers.
 - A row whose title ends in a setting differs in it from the row of that name above.
+- In the ring of Wang et al.'s public code a worker averages with one neighbour a step (`one-peer-ring`);
+  in the ring of D-PSGD with both.
 
+What Wang et al. say about AccumAdam, and what the rows of 34 epochs say, with one seed, one rate for all
+and a host for each worker.{falling(by_title, ", 34 epochs")}
+
+{claims(by_title, MULTI30K_CLAIMS, ", 34 epochs")}
 {curves(results, MULTI30K, "loss", "Validation loss", 1)}"""
+
+
+def falling(runs: dict[str, list[Result]], setting: str) -> str:
+    """How much the loss fell from the last evaluation but one to the last."""
+    said = []
+    for title in ("AccumAdam, AER", "AllReduce, Adam"):
+        found = [run["evaluations"][-2:] for run in runs.get(title + setting, [])]
+        if found:
+            said.append(f"{spread([rows[0]['loss'] - rows[-1]['loss'] for rows in found], 3)} ({title})")
+    if not said:
+        return ""
+    return f""" They are not at convergence: from the last evaluation
+but one to the last the validation loss still falls by {" and ".join(said)}."""
 
 
 PAGES = {"cifar10": cifar10, "multi30k": multi30k}
@@ -284,7 +386,7 @@ def groups(results: list[Result], titles: dict[str, tuple[str, ...]]) -> list[tu
         for run in runs:
             alike[difference(run, runs[0])].append(run)
         for text, chosen in alike.items():
-            if chosen or "slower" not in text:  # a slow worker is of interest for some only
+            if chosen or not any(word in text for word in SOME):
                 found.append((title + text, published, furthest(chosen)))
     return found
 
@@ -295,10 +397,28 @@ def furthest(runs: list[Result]) -> list[Result]:
     return [run for run in runs if run["epochs_done"] == epochs]
 
 
+#: How options of an algorithm are said, where their name does not say it.
+OPTIONS = {("averaging", "active"): ", half an average per gradient"}
+#: What is of interest for some methods only: a row that was not made this way is not missed.
+SOME = ("slower", "average per gradient", "alpha", "period", "order", "hosts", "held out", "VGG")
+
+
 def difference(run: Result, first: Result) -> str:
     """In which settings a run is not as the first of its name."""
     lr, usual = (result["config"]["optimizer"]["lr"] for result in (run, first))
     said = [f", learning rate {lr:g}"] if lr != usual else []
+    for option, value in run["config"]["algorithm"].items():
+        if option != "name":
+            said.append(OPTIONS.get((option, value), f", {option} {value}"))
+    for part in ("model", "held_out"):
+        value = run["settings"].get(part)
+        if value != first["settings"].get(part):
+            said.append(f", {value}" if part == "model" else f", {value} images held out")
+    hosts = run["config"]["cluster"]["hosts"]
+    if hosts != run["settings"]["workers"]:
+        said.append(f", {hosts} hosts")
+    if run["settings"]["workers"] != first["settings"]["workers"]:
+        said.append(f", {run['settings']['workers']} workers")
     if run["config"]["optimizer"].get("nesterov") and run["settings"].get("reshuffle"):
         said.append(", Nesterov, reshuffled")
     if run["epochs"] != first["epochs"]:

@@ -33,8 +33,9 @@ Examples:
 
 The model is that of the run's task unless --model or --parameters say otherwise. Steps are
 predicted in closed form, which the tests hold against the virtual cluster; up to 64 workers the
-fastest are simulated too. A star marks a warning from theory: mixing so sparse that it costs more
-iterations than the run has.
+fastest are simulated too. \"lost\" is the steps before a method is as good as all-reduce, from theory with
+measured constants; the recommendation is the shortest run with them. A star marks mixing so sparse that
+they take longer than all of all-reduce.
 
 --measure times round trips and streams between the machines, streams inside them, and the
 gradients of the task at every worker; where --model, --parameters or --compute-ms are given, only

@@ -184,7 +184,8 @@ fn print(report: &PaperReport) {
         say(&format!("\n{}", bold("What must hold")));
     }
     for claim in &report.claims {
-        say(&format!("{}  {}", if claim.holds { "yes" } else { " NO" }, claim.text));
+        let answer = if claim.holds == Some(false) { "NO" } else { claim.answer() };
+        say(&format!("{answer:>3}  {}", claim.text));
     }
     say(&format!("\n{}", bold("What it rests on")));
     for parameter in &report.parameters {

@@ -1,7 +1,7 @@
 //! What a backward pass reports as final is final, for every model.
 
 use super::resnet::resnet;
-use super::resnet_bottleneck::bottlenecks;
+use super::resnet_bottleneck::{ResNetStem, bottlenecks};
 use super::vgg::vgg;
 use super::*;
 use crate::flat::Watched;
@@ -63,7 +63,7 @@ fn image_models_report_layer_by_layer() {
 fn residual_models_with_projections_report_layer_by_layer() {
     let basic = resnet(&[8, 16, 32, 64], 2, true, 10);
     assert_eq!(image_reports(&basic, [2, 3, 16, 16]), 41);
-    let bottleneck = bottlenecks(8, &[1, 2, 1, 1], 10);
+    let bottleneck = bottlenecks(ResNetStem::ImageNet, 8, &[1, 2, 1, 1], 10);
     assert_eq!(image_reports(&bottleneck, [2, 3, 64, 64]), 41);
 }
 

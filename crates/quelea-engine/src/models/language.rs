@@ -32,6 +32,13 @@ impl LanguageSize {
     }
 }
 
+/// A network that gives every token after a given one a score.
+pub trait SequenceModel: Send + Sync {
+    /// Scores of the token after each of `tokens`, which are sequences of `length`:
+    /// `[batch · length, vocabulary]`.
+    fn scores(&self, tape: &mut Tape<'_>, tokens: &[u32], length: usize) -> TapeValue;
+}
+
 struct Layer {
     norms: [LayerNorm; 2],
     attention: MultiHead,
@@ -65,10 +72,10 @@ impl Language {
         let norm = b.scope("norm", |b| LayerNorm::new(b, width));
         (Language { size, tokens, positions, layers, norm }, builder.finish())
     }
+}
 
-    /// Scores of the token after each of `tokens`, which are sequences of `length`:
-    /// `[batch · length, vocabulary]`.
-    pub fn scores(&self, tape: &mut Tape<'_>, tokens: &[u32], length: usize) -> TapeValue {
+impl SequenceModel for Language {
+    fn scores(&self, tape: &mut Tape<'_>, tokens: &[u32], length: usize) -> TapeValue {
         let LanguageSize { vocabulary, width, dropout, .. } = self.size;
         let mask = AttentionMask { causal: true, lengths: Vec::new() };
         let places: Vec<u32> = (0..length as u32).cycle().take(tokens.len()).collect();

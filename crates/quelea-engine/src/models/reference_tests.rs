@@ -3,7 +3,7 @@
 use serde_json::Value as Json;
 
 use super::resnet::resnet;
-use super::resnet_bottleneck::bottlenecks;
+use super::resnet_bottleneck::{ResNetStem, bottlenecks};
 use super::vgg::vgg;
 use super::*;
 use crate::ops::loss::{NO_TARGET, score_with_gradient};
@@ -156,7 +156,11 @@ fn resnet18_is_that_of_pytorch() {
 
 #[test]
 fn resnet50_is_that_of_pytorch() {
-    check_images("resnet50", &bottlenecks(8, &[1, 2, 1, 1], 10), [4, 3, 64, 64]);
+    check_images(
+        "resnet50",
+        &bottlenecks(ResNetStem::ImageNet, 8, &[1, 2, 1, 1], 10),
+        [4, 3, 64, 64],
+    );
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Residual networks of bottleneck blocks for ImageNet (He, Zhang, Ren and Sun 2016), with the
-//! stride in the 3×3 convolution as is usual now.
+//! Residual networks of bottleneck blocks (He, Zhang, Ren and Sun 2016), with the stride in the 3×3
+//! convolution as is usual now.
 
 use super::resnet::conv_norm;
 use super::{Classifier, ImageModel};
@@ -12,7 +12,17 @@ struct Block {
     shortcut: Option<(Conv, BatchNorm)>,
 }
 
+/// What comes before the first stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResNetStem {
+    /// A 7×7 convolution with stride 2 and a pool: a quarter of the sides are left.
+    ImageNet,
+    /// A 3×3 convolution, for images of 32×32.
+    Cifar,
+}
+
 struct ResNet {
+    kind: ResNetStem,
     stem: (Conv, BatchNorm),
     blocks: Vec<Block>,
     output: Linear,
@@ -21,15 +31,23 @@ struct ResNet {
 /// A block's last convolution has so many times the channels of the others.
 const EXPANSION: usize = 4;
 
-/// ResNet-50: 25.6 million parameters with 1000 classes.
-pub fn resnet50(classes: usize) -> ImageModel {
-    bottlenecks(64, &[3, 4, 6, 3], classes)
+/// ResNet-50: 25.6 million parameters for ImageNet's 1000 classes, 23.5 million for CIFAR-10.
+pub fn resnet50(stem: ResNetStem, classes: usize) -> ImageModel {
+    bottlenecks(stem, 64, &[3, 4, 6, 3], classes)
 }
 
 /// The network whose first stage has `width` channels, and whose stages have so many blocks.
-pub(super) fn bottlenecks(width: usize, stages: &[usize], classes: usize) -> ImageModel {
+pub(super) fn bottlenecks(
+    kind: ResNetStem,
+    width: usize,
+    stages: &[usize],
+    classes: usize,
+) -> ImageModel {
     ImageModel::build(|builder| {
-        let stem = conv_norm(builder, ["conv1", "bn1"], |b| Conv::new(b, 3, width, 7).stride(2));
+        let stem = conv_norm(builder, ["conv1", "bn1"], |b| match kind {
+            ResNetStem::ImageNet => Conv::new(b, 3, width, 7).stride(2),
+            ResNetStem::Cifar => Conv::new(b, 3, width, 3),
+        });
         let mut blocks = Vec::new();
         let mut from = width;
         for (stage, number) in stages.iter().copied().enumerate() {
@@ -42,7 +60,7 @@ pub(super) fn bottlenecks(width: usize, stages: &[usize], classes: usize) -> Ima
             }
         }
         let output = builder.scope("fc", |b| Linear::new(b, from, classes, Init::he(from)));
-        ResNet { stem, blocks, output }
+        ResNet { kind, stem, blocks, output }
     })
 }
 
@@ -84,8 +102,10 @@ impl Classifier for ResNet {
     fn scores(&self, tape: &mut Tape<'_>, images: TapeValue) -> TapeValue {
         let (conv, norm) = &self.stem;
         let x = tape.conv(&images, conv);
-        let x = tape.batch_norm(&x, norm, Then::Relu);
-        let mut x = tape.max_pool(&x, 3, 2, 1);
+        let mut x = tape.batch_norm(&x, norm, Then::Relu);
+        if self.kind == ResNetStem::ImageNet {
+            x = tape.max_pool(&x, 3, 2, 1);
+        }
         for block in &self.blocks {
             x = block.forward(tape, x);
         }

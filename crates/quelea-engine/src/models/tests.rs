@@ -8,7 +8,8 @@ const GREY: ImageSpec = ImageSpec { channels: 1, height: 28, width: 28, classes:
 fn parameter_counts_are_those_of_the_papers() {
     assert_eq!(resnet20(10).parameters.len(), 269_722);
     assert_eq!(resnet18(10).parameters.len(), 11_173_962);
-    assert_eq!(resnet50(1000).parameters.len(), 25_557_032);
+    assert_eq!(resnet50(ResNetStem::ImageNet, 1000).parameters.len(), 25_557_032);
+    assert_eq!(resnet50(ResNetStem::Cifar, 10).parameters.len(), 23_520_842);
     assert_eq!(vgg16(VggHead::Cifar, 10).parameters.len(), 14_728_266);
     assert_eq!(vgg16(VggHead::ImageNet, 1000).parameters.len(), 138_365_992);
 }

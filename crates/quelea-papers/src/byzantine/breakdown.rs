@@ -124,10 +124,9 @@ pub fn run(options: &ReproduceOptions, report: &mut PaperReport) -> Result<(), E
             table.cells.push(ReportCell {
                 row: algorithm.to_string(),
                 column: format!("{cross} cross"),
-                paper: None,
                 // A page has no place for an infinite number.
                 ours: worst.min(1e12),
-                fitted: false,
+                ..ReportCell::default()
             });
         }
     }

@@ -91,7 +91,7 @@ impl GeneralizationCase {
             column: column.into(),
             paper: Some(Figure::printed(published[index], decimals).elsewhere()),
             ours: ours[index],
-            fitted: false,
+            ..ReportCell::default()
         })
     }
 

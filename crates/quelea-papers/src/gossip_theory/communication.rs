@@ -91,6 +91,7 @@ fn run(options: &ReproduceOptions) -> Result<PaperReport, ExperimentError> {
                 paper: Some(Figure::printed(published, 0)),
                 ours: network.milliseconds(column, parameters, gpus)?,
                 fitted: (row, column) != (1, 1),
+                spread: None,
             });
         }
     }

@@ -9,7 +9,7 @@ use quelea_data::augment::Augmentation;
 use quelea_data::error::DataError;
 use quelea_data::images::{FolderOptions, Split, cifar10, digits, folder, idx};
 use quelea_engine::classify::Classify;
-use quelea_engine::models::{self, ImageModel, ImageSpec, VggHead};
+use quelea_engine::models::{self, ImageModel, ImageSpec, ResNetStem, VggHead};
 
 use super::network::{
     self, ACCUMULATE, BATCHES, CONCENTRATION, DATA, PARTITION, SUBSET, TEST_SUBSET, batch, located,
@@ -128,6 +128,20 @@ pub const CIFAR10_RESNET18: TaskEntry = TaskEntry {
     build: |request| cifar(request, |images| models::resnet18(images.classes)),
 };
 
+/// `cifar10-resnet50`.
+pub const CIFAR10_RESNET50: TaskEntry = TaskEntry {
+    meta: Meta {
+        name: "cifar10-resnet50",
+        summary: "ResNet-50 for 32×32 images on CIFAR-10 (23.5 million parameters)",
+        paper: "",
+        section: "",
+        file: file!(),
+        options: keys!(32, true),
+    },
+    extras: &[],
+    build: |request| cifar(request, |images| models::resnet50(ResNetStem::Cifar, images.classes)),
+};
+
 /// `cifar10-vgg16`.
 pub const CIFAR10_VGG16: TaskEntry = TaskEntry {
     meta: Meta {
@@ -167,7 +181,7 @@ pub const IMAGENET_RESNET50: TaskEntry = TaskEntry {
         // 224 of 256, as usual.
         let options = FolderOptions { side, resized: side * 8 / 7 };
         let read = |path: &Path| folder(path, options);
-        let model = |images: ImageSpec| models::resnet50(images.classes);
+        let model = |images: ImageSpec| models::resnet50(ResNetStem::ImageNet, images.classes);
         from_files(request, "imagenet", read, Augmentation::IMAGENET, model)
     },
 };

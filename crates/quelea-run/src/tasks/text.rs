@@ -6,7 +6,7 @@ use quelea_core::meta::Meta;
 use quelea_core::options::{OptionKind, OptionSpec, Options};
 use quelea_data::text::{Corpus, SentencePairs, Vocabulary, plain};
 use quelea_engine::language::NextByte;
-use quelea_engine::models::{LanguageSize, TransformerSize};
+use quelea_engine::models::{LanguageSize, RecurrentSize, TransformerSize};
 use quelea_engine::translate::{Translate, TranslateOptions, Translations};
 
 use super::network::{
@@ -114,6 +114,31 @@ pub const SHAKESPEARE_LM: TaskEntry = TaskEntry {
     build: build_language,
 };
 
+/// `shakespeare-lstm`.
+pub const SHAKESPEARE_LSTM: TaskEntry = TaskEntry {
+    meta: Meta {
+        name: "shakespeare-lstm",
+        summary: "a recurrent language model of bytes (layers of LSTM), on the works of Shakespeare or any text",
+        paper: "",
+        section: "",
+        file: file!(),
+        options: &[
+            DATA,
+            batch(16),
+            whole("context", 64, 1 << 14, "bytes over which gradients are carried back"),
+            whole("width", 64, 1 << 14, "numbers of a byte, and of the state of every layer"),
+            whole("layers", 2, 1 << 10, "layers"),
+            DROPOUT,
+            ACCUMULATE,
+            BATCHES,
+            SUBSET,
+            TEST_SUBSET,
+        ],
+    },
+    extras: &[],
+    build: build_recurrent,
+};
+
 fn size(options: &Options, key: &str) -> usize {
     options.whole(key) as usize
 }
@@ -166,6 +191,22 @@ fn build_language(request: &TaskRequest) -> Result<Built, RequestError> {
         dropout: options.real("dropout"),
     };
     let problem = NextByte::new(model, text, &network::work_options(request))
+        .map_err(|error| refused(request, &error))?;
+    let steps_per_epoch = Some(problem.steps_per_epoch());
+    Ok(Built { problem: Arc::new(problem), steps_per_epoch })
+}
+
+fn build_recurrent(request: &TaskRequest) -> Result<Built, RequestError> {
+    let options = &request.values.options;
+    let text = located(request, "tiny-shakespeare", plain)?;
+    let model = RecurrentSize {
+        vocabulary: 256,
+        width: size(options, "width"),
+        layers: size(options, "layers"),
+        dropout: options.real("dropout"),
+    };
+    let context = size(options, "context");
+    let problem = NextByte::recurrent(model, context, text, &network::work_options(request))
         .map_err(|error| refused(request, &error))?;
     let steps_per_epoch = Some(problem.steps_per_epoch());
     Ok(Built { problem: Arc::new(problem), steps_per_epoch })
