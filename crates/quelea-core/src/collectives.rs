@@ -5,7 +5,9 @@
 //! that loses a peer half-way still has its gradients. The buffer that a peer's chunk arrived
 //! in is the accumulator and is sent on: one copy per collective, not one per hop.
 //!
-//! Messages may arrive before `start` and in any order; a machine keeps what is early.
+//! Messages may arrive before `start` and in any order; a machine keeps what is early. So that nobody is
+//! blamed for another's message, what arrives is checked before it is kept or passed on: who sends it, and
+//! how many elements it has, follow from its stage ([`AllReduce::expected`]).
 //!
 //! | file | what |
 //! |---|---|
@@ -129,7 +131,11 @@ pub trait AllReduce: Send {
     /// My own vector is ready.
     fn start(&mut self, outbox: &mut Outbox<'_>, data: &[f32]);
 
-    /// A message of this collective has arrived. Before `start`, `data` may be empty.
+    /// How many elements the message of `stage` from `from` has; none if `from` sends none, or it is here.
+    fn expected(&self, from: Rank, stage: u32) -> Option<usize>;
+
+    /// A message of this collective has arrived, and is one that is [expected](AllReduce::expected): owners
+    /// call [`expect_message`] first. Before `start`, `data` may be empty.
     fn on_message(&mut self, outbox: &mut Outbox<'_>, data: &[f32], from: Rank, message: Message);
 
     /// Whether the sum is complete here.
@@ -140,6 +146,15 @@ pub trait AllReduce: Send {
 
     /// Whom it is waiting for.
     fn awaiting(&self, out: &mut Vec<Awaited>);
+}
+
+/// Panics unless `machine` expects this message from `from`, with so many elements. Nothing is changed before.
+pub fn expect_message(machine: &dyn AllReduce, from: Rank, message: &Message) {
+    let (stage, step, bucket) = (message.stage, message.step, message.bucket);
+    let Some(len) = machine.expected(from, stage) else {
+        panic!("no message of stage {stage} of bucket {bucket} in step {step} is to come from {from}");
+    };
+    message.expect_length(len);
 }
 
 /// One entry of the table.

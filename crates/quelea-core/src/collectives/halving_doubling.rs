@@ -48,6 +48,17 @@ pub struct Task {
     pub action: Action,
 }
 
+impl Task {
+    /// How many elements the message has, in the sum of a vector of `len`.
+    fn len(&self, len: usize) -> usize {
+        match &self.action {
+            Action::Fold | Action::Take => len,
+            Action::Halve { keep, .. } => keep.len(),
+            Action::Double { whole, keep } => whole.len() - keep.len(),
+        }
+    }
+}
+
 /// What a rank does with a message.
 #[derive(Clone, Debug)]
 pub enum Action {
@@ -241,6 +252,12 @@ impl AllReduce for HalvingDoubling {
         self.started = true;
         self.post(outbox, data);
         self.advance(outbox, data);
+    }
+
+    fn expected(&self, from: Rank, stage: u32) -> Option<usize> {
+        let task = self.plan.iter().find(|task| task.stage == stage)?;
+        let is_new = !self.early.contains_key(&stage);
+        (is_new && from == self.group.members[task.from]).then(|| task.len(self.len))
     }
 
     fn on_message(&mut self, outbox: &mut Outbox<'_>, data: &[f32], _from: Rank, message: Message) {

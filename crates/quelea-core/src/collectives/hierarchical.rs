@@ -86,6 +86,12 @@ impl Hierarchical {
         c as u32 * (self.ring_stages + 2)
     }
 
+    /// The chunk that the messages of `stage` belong to, and their stage in it.
+    fn place_of(&self, stage: u32) -> (usize, u32) {
+        let stages = self.ring_stages + 2;
+        ((stage / stages) as usize, stage % stages)
+    }
+
     fn sum_if_complete(&mut self, outbox: &mut Outbox<'_>, data: &[f32], c: usize) {
         let (me, home) = (self.group.me, self.home.len());
         let chunk = &mut self.chunks[c];
@@ -187,6 +193,23 @@ impl AllReduce for Hierarchical {
         }
     }
 
+    fn expected(&self, from: Rank, stage: u32) -> Option<usize> {
+        let (c, stage) = self.place_of(stage);
+        let chunk = self.chunks.get(c)?;
+        let owns = chunk.owner == self.group.me;
+        let is_expected = if stage == 0 {
+            let mut others = self.home.iter().filter(|place| **place != self.group.me);
+            let place = others.find(|place| self.group.members[**place] == from)?;
+            owns && chunk.local.is_none() && !chunk.parts.contains_key(place)
+        } else if stage == self.ring_stages + 1 {
+            !owns && from == self.group.members[chunk.owner] && chunk.complete.is_none()
+        } else {
+            let is_here = chunk.early.iter().any(|(_, early)| early.stage == stage - 1);
+            return chunk.ring.as_ref().filter(|_| !is_here)?.expected(from, stage - 1);
+        };
+        is_expected.then(|| chunk.range.len())
+    }
+
     fn on_message(
         &mut self,
         outbox: &mut Outbox<'_>,
@@ -194,8 +217,7 @@ impl AllReduce for Hierarchical {
         from: Rank,
         mut message: Message,
     ) {
-        let c = (message.stage / (self.ring_stages + 2)) as usize;
-        let stage = message.stage % (self.ring_stages + 2);
+        let (c, stage) = self.place_of(message.stage);
         let Some(chunk) = self.chunks.get_mut(c) else { return };
         if stage == 0 {
             let place = self.group.members.binary_search(&from).expect("a member sent it");

@@ -58,10 +58,17 @@ impl Ring {
         outbox.send(next, message);
     }
 
+    /// The chunk that comes in this stage.
+    fn chunk_of(&self, stage: u32) -> usize {
+        let reduces = self.group.len() as u32 - 1;
+        let back = if stage < reduces { stage + 1 } else { stage - reduces };
+        self.place(back as usize)
+    }
+
     fn receive(&mut self, outbox: &mut Outbox<'_>, data: &[f32], stage: u32, values: Payload) {
         let last_reduce = self.group.len() as u32 - 2;
+        let chunk = self.chunk_of(stage);
         if stage <= last_reduce {
-            let chunk = self.place(stage as usize + 1);
             outbox.work(values.len() * 4);
             let mut sum = values.plus(&data[self.chunks[chunk].clone()], outbox.pool);
             if stage == last_reduce {
@@ -70,7 +77,6 @@ impl Ring {
             }
             self.send(outbox, stage + 1, sum);
         } else {
-            let chunk = self.place((stage - last_reduce - 1) as usize);
             self.complete[chunk] = Some(values.clone());
             if stage + 1 < self.stages() {
                 self.send(outbox, stage + 1, values);
@@ -94,6 +100,13 @@ impl AllReduce for Ring {
         let own = outbox.pool.copy(&data[self.chunks[self.group.me].clone()]);
         self.send(outbox, 0, own);
         self.advance(outbox, data);
+    }
+
+    fn expected(&self, from: Rank, stage: u32) -> Option<usize> {
+        let is_to_come = (self.next.unwrap_or(0)..self.stages()).contains(&stage);
+        let is_new = is_to_come && !self.early.contains_key(&stage);
+        let is_expected = is_new && from == self.group.members[self.place(1)];
+        is_expected.then(|| self.chunks[self.chunk_of(stage)].len())
     }
 
     fn on_message(&mut self, outbox: &mut Outbox<'_>, data: &[f32], _from: Rank, message: Message) {

@@ -212,9 +212,19 @@ impl Periodic {
         handed.collect::<Vec<_>>().into_iter().for_each(|part| self.start(cx, part));
     }
 
+    /// The lengths of the parts that a result consists of: after a round, and as they are here.
+    fn result_lens(&mut self) -> Vec<[usize; 2]> {
+        let len = self.start.len();
+        let here: Vec<usize> = self.outer.vectors().iter().map(|vector| vector.len()).collect();
+        let outer = here.iter().enumerate().map(|(k, here)| [self.outer.vector_len(k, len), *here]);
+        let numbers = self.period.numbers().len();
+        [[len; 2], [numbers; 2]].into_iter().chain(outer).collect()
+    }
+
     /// Takes over what others have made of the average that I am waiting in.
-    fn on_result(&mut self, cx: &mut Context<'_>, message: Message) {
-        let Some(parts) = self.rounds.on_result(message) else { return };
+    fn take_result(&mut self, cx: &mut Context<'_>) {
+        let total = self.result_lens().len();
+        let Some(parts) = self.rounds.take_result(self.round, total) else { return };
         self.start.copy_from_slice(&parts[0]);
         cx.params.copy_from_slice(&parts[0]);
         self.period.numbers().copy_from_slice(&parts[1]);
@@ -321,9 +331,14 @@ impl Algorithm for Periodic {
             REDUCE => self.on_reduce(cx, from, message),
             ROUND => {
                 self.rounds.on_round(from, &message);
+                self.take_result(cx);
                 self.compare(cx);
             }
-            RESULT => self.on_result(cx, message),
+            RESULT => {
+                let lens = self.result_lens();
+                self.rounds.on_result(from, message, &lens);
+                self.take_result(cx);
+            }
             _ => {
                 let gossip = self.gossip.as_mut();
                 if let Some(b) = gossip.and_then(|gossip| gossip.on_message(cx, from, message)) {
