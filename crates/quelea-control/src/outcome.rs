@@ -57,7 +57,7 @@ impl Controller {
         }
         let reports = || self.ranks.iter().filter_map(|progress| progress.report.as_ref());
         let models: Vec<&[f32]> =
-            reports().filter(|report| has_model(report)).map(|report| &report.model[..]).collect();
+            reports().filter(has_model).map(|report| &report.model[..]).collect();
         let Some(common) = majority(&models).map(<[f32]>::to_vec) else { return };
         let reports = self.ranks.iter_mut().filter_map(|progress| progress.report.as_mut());
         for report in reports.filter(has_model) {

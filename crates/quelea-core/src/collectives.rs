@@ -152,7 +152,9 @@ pub trait AllReduce: Send {
 pub fn expect_message(machine: &dyn AllReduce, from: Rank, message: &Message) {
     let (stage, step, bucket) = (message.stage, message.step, message.bucket);
     let Some(len) = machine.expected(from, stage) else {
-        panic!("no message of stage {stage} of bucket {bucket} in step {step} is to come from {from}");
+        panic!(
+            "no message of stage {stage} of bucket {bucket} in step {step} is to come from {from}"
+        );
     };
     message.expect_length(len);
 }

@@ -565,9 +565,8 @@ fn lies_of_content() -> Vec<(Lies, &'static str)> {
 
 #[test]
 fn whoever_lies_in_a_collective_or_to_a_server_is_the_one_who_goes() {
-    let collective = |name: &str| {
-        LyingRun::of("allreduce").option("collective", Value::Text(name.to_string()))
-    };
+    let collective =
+        |name: &str| LyingRun::of("allreduce").option("collective", Value::Text(name.to_string()));
     let runs: [&dyn Fn() -> LyingRun; 6] = [
         &|| collective("ring"),
         &|| collective("halving-doubling"),
