@@ -131,11 +131,10 @@ pub trait AllReduce: Send {
     /// My own vector is ready.
     fn start(&mut self, outbox: &mut Outbox<'_>, data: &[f32]);
 
-    /// How many elements the message of `stage` from `from` has; none if `from` sends none, or it is here.
-    fn expected(&self, from: Rank, stage: u32) -> Option<usize>;
+    /// What a message of `stage` from `from` is to this rank.
+    fn expected(&self, from: Rank, stage: u32) -> Expected;
 
-    /// A message of this collective has arrived, and is one that is [expected](AllReduce::expected): owners
-    /// call [`expect_message`] first. Before `start`, `data` may be empty.
+    /// A message of this collective has arrived, and is one that [is taken](is_taken): owners ask first. Before `start`, `data` may be empty.
     fn on_message(&mut self, outbox: &mut Outbox<'_>, data: &[f32], from: Rank, message: Message);
 
     /// Whether the sum is complete here.
@@ -148,15 +147,33 @@ pub trait AllReduce: Send {
     fn awaiting(&self, out: &mut Vec<Awaited>);
 }
 
-/// Panics unless `machine` expects this message from `from`, with so many elements. Nothing is changed before.
-pub fn expect_message(machine: &dyn AllReduce, from: Rank, message: &Message) {
+/// What a message of a collective is to its receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// It is to come, with so many elements.
+    Length(usize),
+    /// Its stage is here: a second copy is ignored.
+    Here,
+    /// Its sender has no such message to send.
+    Nothing,
+}
+
+/// Whether `machine` takes this message of `from`, or has it. Panics if `from` has no such message to send, or if
+/// it has another length. Nothing is changed before.
+pub fn is_taken(machine: &dyn AllReduce, from: Rank, message: &Message) -> bool {
     let (stage, step, bucket) = (message.stage, message.step, message.bucket);
-    let Some(len) = machine.expected(from, stage) else {
-        panic!(
-            "no message of stage {stage} of bucket {bucket} in step {step} is to come from {from}"
-        );
-    };
-    message.expect_length(len);
+    match machine.expected(from, stage) {
+        Expected::Length(len) => {
+            message.expect_length(len);
+            true
+        }
+        Expected::Here => false,
+        Expected::Nothing => {
+            panic!(
+                "no message of stage {stage} of bucket {bucket} in step {step} is to come from {from}"
+            )
+        }
+    }
 }
 
 /// One entry of the table.

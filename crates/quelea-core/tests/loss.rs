@@ -254,8 +254,8 @@ fn servers_with_backups_lose_workers_and_the_rest_finish_with_their_model() {
 fn a_bad_message_that_was_held_for_its_view_is_its_senders_and_does_not_end_the_receiver() {
     let mut lab = Lab::new(&case("allreduce"));
     lab.nodes[0].contain_held();
-    // Rank 4 is before rank 0 on the ring; it sends one element for the view without rank 2.
-    let mut message = Message::new(REDUCE, 0, 0).with(lab.pool.copy(&[1.0]));
+    // Rank 4 is before rank 0 on the ring; it sends too many elements for the view without rank 2.
+    let mut message = Message::new(REDUCE, 0, 0).with(lab.pool.copy(&[1.0; 50]));
     message.view = 1;
     lab.nodes[0].message(Time::ZERO, Rank(4), message);
     assert_eq!(lab.nodes[0].take_refused(), [], "it is held");

@@ -36,12 +36,16 @@ impl AllGather {
     /// `from` sends.
     pub fn on_message(&mut self, outbox: &mut Outbox<'_>, from: Rank, message: Message) {
         let (n, stage) = (self.group.len(), message.stage as usize + 1);
-        let is_stage = stage < n && from == self.before();
-        let place = is_stage.then(|| (self.group.me + n - stage) % n);
-        let place = place.filter(|place| self.gathered[*place].is_none());
-        let Some(place) = place else {
-            panic!("no vector of stage {} of an all-gather is to come from {from}", message.stage);
-        };
+        let is_sent = stage < n && from == self.before();
+        assert!(
+            is_sent,
+            "no vector of stage {} of an all-gather is to come from {from}",
+            message.stage
+        );
+        let place = (self.group.me + n - stage) % n;
+        if self.gathered[place].is_some() {
+            return;
+        }
         self.keep(outbox, stage, place, message.into_values());
     }
 

@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use super::fold::Fold;
 use super::low_rank::LowRank;
-use super::{AllReduce, COLLECTIVES, Entry, Group, Label, expect_message};
+use super::{AllReduce, COLLECTIVES, Entry, Group, Label, is_taken};
 use crate::codec::Coder;
 use crate::contract::{Awaited, Context, Outbox};
 use crate::message::{Message, Rank};
@@ -179,10 +179,9 @@ impl Average {
         message: Message,
     ) {
         let (step, part, phase) = (message.step, message.bucket as usize, message.seq);
-        if step < self.step {
+        if step < self.step || !self.takes(outbox, from, &message) {
             return;
         }
-        self.expect(outbox, from, &message);
         if matches!(self.parts[part].way, Way::Own) {
             return self.gather(step, part).take(outbox, from, message.into_values());
         }
@@ -202,8 +201,8 @@ impl Average {
         }
     }
 
-    /// Panics unless this is a message that `from` sends in the sum that it names.
-    fn expect(&mut self, outbox: &Outbox<'_>, from: Rank, message: &Message) {
+    /// Whether this message is new. Panics unless it is one that `from` sends in the sum that it names.
+    fn takes(&mut self, outbox: &Outbox<'_>, from: Rank, message: &Message) -> bool {
         let (step, part, phase) = (message.step, message.bucket as usize, message.seq);
         let parts = self.parts.len();
         assert!(part < parts, "part {part} of the average in step {step}: there are {parts}");
@@ -212,9 +211,9 @@ impl Average {
         if matches!(self.parts[part].way, Way::Own) {
             assert!(self.group.members.contains(&from), "{from} takes no part in the average");
             message.expect_length(self.parts[part].len);
-        } else {
-            expect_message(self.reduce(outbox, step, part, phase), from, message);
+            return true;
         }
+        is_taken(self.reduce(outbox, step, part, phase), from, message)
     }
 
     /// Whether all parts are started and summed.

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{AllReduce, Group, Label};
+use super::{AllReduce, Expected, Group, Label};
 use crate::contract::{Awaited, Outbox};
 use crate::message::{Message, Rank};
 use crate::payload::{Payload, Pool};
@@ -254,10 +254,15 @@ impl AllReduce for HalvingDoubling {
         self.advance(outbox, data);
     }
 
-    fn expected(&self, from: Rank, stage: u32) -> Option<usize> {
-        let task = self.plan.iter().find(|task| task.stage == stage)?;
-        let is_new = !self.early.contains_key(&stage);
-        (is_new && from == self.group.members[task.from]).then(|| task.len(self.len))
+    fn expected(&self, from: Rank, stage: u32) -> Expected {
+        let Group { members, me, .. } = &*self.group;
+        let all = plan(members.len(), *me, self.len);
+        match all.iter().find(|task| task.stage == stage && members[task.from] == from) {
+            None => Expected::Nothing,
+            Some(_) if self.early.contains_key(&stage) => Expected::Here,
+            Some(_) if !self.plan.iter().any(|task| task.stage == stage) => Expected::Here,
+            Some(task) => Expected::Length(task.len(self.len)),
+        }
     }
 
     fn on_message(&mut self, outbox: &mut Outbox<'_>, data: &[f32], _from: Rank, message: Message) {

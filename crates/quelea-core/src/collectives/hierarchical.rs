@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{AllReduce, Group, Label, Ring};
+use super::{AllReduce, Expected, Group, Label, Ring};
 use crate::contract::{Awaited, Outbox};
 use crate::layout::chunks;
 use crate::message::{Message, Rank};
@@ -193,21 +193,37 @@ impl AllReduce for Hierarchical {
         }
     }
 
-    fn expected(&self, from: Rank, stage: u32) -> Option<usize> {
+    fn expected(&self, from: Rank, stage: u32) -> Expected {
         let (c, stage) = self.place_of(stage);
-        let chunk = self.chunks.get(c)?;
-        let owns = chunk.owner == self.group.me;
-        let is_expected = if stage == 0 {
-            let mut others = self.home.iter().filter(|place| **place != self.group.me);
-            let place = others.find(|place| self.group.members[**place] == from)?;
-            owns && chunk.local.is_none() && !chunk.parts.contains_key(place)
-        } else if stage == self.ring_stages + 1 {
-            !owns && from == self.group.members[chunk.owner] && chunk.complete.is_none()
-        } else {
-            let is_here = chunk.early.iter().any(|(_, early)| early.stage == stage - 1);
-            return chunk.ring.as_ref().filter(|_| !is_here)?.expected(from, stage - 1);
+        let place = self.group.members.iter().position(|rank| *rank == from);
+        let (Some(chunk), Some(place)) = (self.chunks.get(c), place) else {
+            return Expected::Nothing;
         };
-        is_expected.then(|| chunk.range.len())
+        let owns = chunk.owner == self.group.me;
+        let (is_sent, is_here) = if stage == 0 {
+            let is_neighbour = place != self.group.me && self.home.contains(&place);
+            let is_here = chunk.local.is_some() || chunk.parts.contains_key(&place);
+            (owns && is_neighbour, is_here)
+        } else if stage == self.ring_stages + 1 {
+            (!owns && place == chunk.owner, chunk.complete.is_some())
+        } else {
+            match &chunk.ring {
+                None if owns => return Expected::Here,
+                None => return Expected::Nothing,
+                Some(ring) => {
+                    let is_early = |(_, early): &(Rank, Message)| early.stage == stage - 1;
+                    return match ring.expected(from, stage - 1) {
+                        Expected::Length(_) if chunk.early.iter().any(is_early) => Expected::Here,
+                        expected => expected,
+                    };
+                }
+            }
+        };
+        match (is_sent, is_here) {
+            (false, _) => Expected::Nothing,
+            (true, true) => Expected::Here,
+            (true, false) => Expected::Length(chunk.range.len()),
+        }
     }
 
     fn on_message(

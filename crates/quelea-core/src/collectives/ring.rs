@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{AllReduce, Group, Label};
+use super::{AllReduce, Expected, Group, Label};
 use crate::contract::{Awaited, Outbox};
 use crate::layout::chunks;
 use crate::message::{Message, Rank};
@@ -102,11 +102,14 @@ impl AllReduce for Ring {
         self.advance(outbox, data);
     }
 
-    fn expected(&self, from: Rank, stage: u32) -> Option<usize> {
-        let is_to_come = (self.next.unwrap_or(0)..self.stages()).contains(&stage);
-        let is_new = is_to_come && !self.early.contains_key(&stage);
-        let is_expected = is_new && from == self.group.members[self.place(1)];
-        is_expected.then(|| self.chunks[self.chunk_of(stage)].len())
+    fn expected(&self, from: Rank, stage: u32) -> Expected {
+        if stage >= self.stages() || from != self.group.members[self.place(1)] {
+            return Expected::Nothing;
+        }
+        if self.next.is_some_and(|next| stage < next) || self.early.contains_key(&stage) {
+            return Expected::Here;
+        }
+        Expected::Length(self.chunks[self.chunk_of(stage)].len())
     }
 
     fn on_message(&mut self, outbox: &mut Outbox<'_>, data: &[f32], _from: Rank, message: Message) {

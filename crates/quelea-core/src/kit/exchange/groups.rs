@@ -14,7 +14,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use crate::collectives::{self, AllReduce, COLLECTIVES, Group, Label, expect_message};
+use crate::collectives::{self, AllReduce, COLLECTIVES, Group, Label, is_taken};
 use crate::contract::{Awaited, Outbox};
 use crate::message::{Message, Part, Rank};
 use crate::payload::Payload;
@@ -89,7 +89,9 @@ impl GroupSum {
         let part = message.seq as usize;
         let most = self.machines.len();
         assert!(part < most, "vector {part} of a bucket: there are at most {most}");
-        expect_message(self.machine(part, len), from, &message);
+        if !is_taken(self.machine(part, len), from, &message) {
+            return;
+        }
         let own = self.own.take();
         let data = own.as_ref().and_then(|own| vectors(own).nth(part)).map_or(&[][..], |(_, v)| v);
         self.machine(part, len).on_message(outbox, data, from, message);
