@@ -134,7 +134,8 @@ pub trait AllReduce: Send {
     /// What a message of `stage` from `from` is to this rank.
     fn expected(&self, from: Rank, stage: u32) -> Expected;
 
-    /// A message of this collective has arrived, and is one that [is taken](is_taken): owners ask first. Before `start`, `data` may be empty.
+    /// A message of this collective has arrived, and is one that [is taken](is_taken): owners ask first. Before
+    /// `start`, `data` may be empty.
     fn on_message(&mut self, outbox: &mut Outbox<'_>, data: &[f32], from: Rank, message: Message);
 
     /// Whether the sum is complete here.
@@ -158,7 +159,7 @@ pub enum Expected {
     Nothing,
 }
 
-/// Whether `machine` takes this message of `from`, or has it. Panics if `from` has no such message to send, or if
+/// Whether `machine` takes this message of `from`; not if it has it. Panics if `from` has no such message to send, or if
 /// it has another length. Nothing is changed before.
 pub fn is_taken(machine: &dyn AllReduce, from: Rank, message: &Message) -> bool {
     let (stage, step, bucket) = (message.stage, message.step, message.bucket);

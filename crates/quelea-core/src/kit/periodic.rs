@@ -15,6 +15,7 @@
 
 mod entries;
 mod outer;
+mod parts;
 mod period;
 mod rounds;
 
@@ -24,9 +25,7 @@ use super::exchange::Exchange;
 use crate::codec::CodecShape;
 use crate::collectives::average::{Average, REDUCE};
 use crate::contract::{Algorithm, Awaited, Context, JoinRule, Mode};
-use crate::layout::Layout;
 use crate::message::{Message, Rank};
-use crate::optim::Optimizer;
 use crate::options::Options;
 use crate::state::Visitor;
 use crate::vector;
@@ -36,6 +35,7 @@ pub use entries::{
     properties_of_outer, traffic, traffic_of_outer, traffic_with_gossip,
 };
 pub use outer::{Outer, OuterRound, PlainAveraging, outer_step};
+use parts::bucket;
 pub use period::{Every, Period, period_key};
 use rounds::{RESULT, ROUND, RoundComparison};
 
@@ -256,21 +256,6 @@ impl Periodic {
         if started {
             self.finish_if_done(cx);
         }
-    }
-}
-
-/// Bucket `part` of the model, or, counting on, of the optimizer's vectors.
-fn bucket<'a>(
-    part: usize,
-    layout: &Layout,
-    params: &'a mut [f32],
-    optimizer: &'a mut dyn Optimizer,
-) -> &'a mut [f32] {
-    let buckets = layout.buckets.len();
-    let range = layout.range(part % buckets);
-    match part / buckets {
-        0 => &mut params[range],
-        vector => &mut optimizer.vectors().swap_remove(vector - 1)[range],
     }
 }
 

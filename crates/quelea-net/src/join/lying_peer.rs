@@ -581,22 +581,29 @@ fn lies_of_content() -> Vec<(Lies, &'static str)> {
 
 #[test]
 fn whoever_lies_in_a_collective_or_to_a_server_is_the_one_who_goes() {
-    let collective =
-        |name: &str| LyingRun::of("allreduce").option("collective", Value::Text(name.to_string()));
-    let runs: [&dyn Fn() -> LyingRun; 6] = [
-        &|| collective("ring"),
-        &|| collective("halving-doubling"),
-        &|| collective("hierarchical"),
-        &|| collective("auto"),
-        &|| LyingRun::of("local-sgd").option("period", Value::Number(2.0)),
-        &|| LyingRun::of("sync-ps"),
+    let runs: [fn() -> LyingRun; 6] = [
+        || all_reduce_by("ring"),
+        || all_reduce_by("halving-doubling"),
+        || all_reduce_by("hierarchical"),
+        || all_reduce_by("auto"),
+        || LyingRun::of("local-sgd").option("period", Value::Number(2.0)),
+        || LyingRun::of("sync-ps"),
     ];
-    for run in runs {
-        for (lie, reason) in lies_of_content() {
-            let (outcome, _) = run().with(lie);
-            assert_contained(&outcome, reason);
+    // Beside each other: where one rank's word stands against another's, two seconds pass.
+    std::thread::scope(|scope| {
+        for run in runs {
+            scope.spawn(move || {
+                for (lie, reason) in lies_of_content() {
+                    let (outcome, _) = run().with(lie);
+                    assert_contained(&outcome, reason);
+                }
+            });
         }
-    }
+    });
+}
+
+fn all_reduce_by(collective: &str) -> LyingRun {
+    LyingRun::of("allreduce").option("collective", Value::Text(collective.to_string()))
 }
 
 #[test]
@@ -608,9 +615,7 @@ fn whoever_sends_what_is_not_its_to_send_in_a_collective_is_the_one_who_goes() {
             (changed(|message| message.seq = 7), "sum 7 of part"),
         ];
         for (lie, reason) in lies {
-            let run = LyingRun::of("allreduce");
-            let run = run.option("collective", Value::Text(name.to_string()));
-            let (outcome, _) = run.with(lie);
+            let (outcome, _) = all_reduce_by(name).with(lie);
             assert_contained(&outcome, &format!("{refused}{reason}"));
         }
     }
