@@ -50,6 +50,20 @@ const SUITES: &[SanitizedSuite] = &[
         is_threaded: true,
     },
     SanitizedSuite {
+        name: "shared-memory",
+        package: "quelea-net",
+        program: &["--lib"],
+        tests: &["transport::shared_memory"],
+        is_threaded: true,
+    },
+    SanitizedSuite {
+        name: "shared-memory-runs",
+        package: "quelea-net",
+        program: &["--test", "shared_memory"],
+        tests: &[],
+        is_threaded: true,
+    },
+    SanitizedSuite {
         name: "external-loop",
         package: "quelea-net",
         program: &["--test", "external_loop"],

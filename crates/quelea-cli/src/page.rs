@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+use quelea_page::access::PageProtection;
 use quelea_page::description::RunDescription;
 use quelea_page::folder;
 use quelea_page::forecaster::{self, GradientTimes};
@@ -36,11 +37,6 @@ pub enum DriverKind {
     Joined,
 }
 
-/// The token that protects a page.
-pub fn token() -> Option<String> {
-    std::env::var("QUELEA_PAGE_TOKEN").ok()
-}
-
 /// "the page is at http://127.0.0.1:8600/"
 pub fn address_line(address: SocketAddr) -> String {
     format!("the page is at http://{address}/")
@@ -53,6 +49,12 @@ pub struct Onlookers {
     tensorboard: Option<TensorboardWriter<BufWriter<File>>>,
     /// In a pod of a TrainJob.
     train_job: Option<TrainJobReporter>,
+}
+
+/// Where a page is, and who may see it.
+struct PagePlace<'a> {
+    address: &'a str,
+    protection: PageProtection,
 }
 
 struct LivePage {
@@ -69,7 +71,9 @@ impl Onlookers {
         kind: DriverKind,
     ) -> anyhow::Result<Onlookers> {
         let page = output.page.as_deref().map(|address| {
-            let page = LivePage::start(prepared, directory, address, kind)?;
+            let protection = PageProtection::from_environment(output.page_insecure);
+            let place = PagePlace { address, protection };
+            let page = LivePage::start(prepared, directory, place, kind)?;
             if !output.quiet {
                 mention(&address_line(page.server.address()));
             }
@@ -129,7 +133,7 @@ impl LivePage {
     fn start(
         prepared: &PreparedRun,
         directory: &Path,
-        address: &str,
+        place: PagePlace<'_>,
         kind: DriverKind,
     ) -> anyhow::Result<LivePage> {
         let clock = if kind == DriverKind::Virtual { LogClock::Recorded } else { LogClock::Real };
@@ -144,7 +148,8 @@ impl LivePage {
             log = log.with_adviser(adviser);
         }
         let log = Arc::new(log);
-        let server = PageServer::start(address, token(), PageSource::Run(Arc::clone(&log)))?;
+        let server =
+            PageServer::start(place.address, place.protection, PageSource::Run(Arc::clone(&log)))?;
         Ok(LivePage { log, server })
     }
 }

@@ -59,6 +59,10 @@ pub struct Output {
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub page: Option<String>,
 
+    /// Offer the page to other machines although it is not encrypted: its token can be read on the way
+    #[arg(long, requires = "page")]
+    pub page_insecure: bool,
+
     /// Also write an event file for TensorBoard, into tensorboard/ of the run's folder
     #[arg(long)]
     pub tensorboard: bool,

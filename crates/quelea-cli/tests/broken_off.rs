@@ -235,3 +235,64 @@ fn the_limit_of_open_files_is_raised_or_said_to_be_too_low() {
     assert_eq!(refused.status.code(), Some(1), "{said}");
     assert!(said.contains("needs about 192 open files and connections and may have 100"), "{said}");
 }
+
+/// How many open files a run of these words says that it needs.
+fn files_needed(folder: &Path, words: &str) -> u64 {
+    let line = format!("ulimit -n 20 && exec {} {words}", env!("CARGO_BIN_EXE_quelea"));
+    let output = Command::new("sh").args(["-c", &line]).current_dir(folder).output();
+    let said = String::from_utf8_lossy(&output.expect("started").stderr).into_owned();
+    let rest = said.split("needs about ").nth(1).unwrap_or_else(|| panic!("no number: {said}"));
+    rest.split(' ').next().and_then(|word| word.parse().ok()).expect("a number")
+}
+
+#[test]
+fn a_flood_of_sockets_while_a_run_goes_on_takes_no_descriptor_from_its_peers() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let settings = "--set task.name=quadratic --set task.compute_ms=2 --set workers=2 --set steps=1500 \
+                    --set algorithm.name=d-psgd --set plots=false";
+    let words = format!("serve --bind 127.0.0.1:0 --out served {settings}");
+    let needed = files_needed(folder.path(), &words);
+    let line = format!("ulimit -n {needed} && exec {} {words}", env!("CARGO_BIN_EXE_quelea"));
+    let mut serve = Command::new("sh");
+    serve.args(["-c", &line]).current_dir(folder.path()).stderr(Stdio::piped());
+    let mut serve = serve.stdout(Stdio::null()).spawn().expect("started");
+    let mut said = BufReader::new(serve.stderr.take().expect("piped")).lines();
+    let mut lines = said.by_ref().map(|line| line.expect("text"));
+    let line = lines.find(|line| line.contains("quelea join ")).expect("it says where it is");
+    let address = line.trim().rsplit(' ').next().expect("an address").to_string();
+    let join = || {
+        let mut join = Command::new(env!("CARGO_BIN_EXE_quelea"));
+        join.args(["join", &address, "-q"]).current_dir(folder.path()).spawn().expect("started")
+    };
+    let mut workers = [join(), join()];
+    let is_recording = || {
+        let entries = std::fs::read_dir(folder.path().join("served")).into_iter().flatten();
+        let mut records = entries.flatten().filter(|entry| {
+            let is_record = entry.file_name().to_string_lossy().contains("records");
+            is_record && entry.metadata().is_ok_and(|file| file.len() > 0)
+        });
+        records.next().is_some()
+    };
+    let begun = std::time::Instant::now();
+    while !is_recording() {
+        assert!(begun.elapsed() < std::time::Duration::from_secs(100), "it does not begin");
+        std::thread::yield_now();
+    }
+    // More than it may open at all. Those that it does not take wait in the kernel, or are refused.
+    let place: std::net::SocketAddr = address.parse().expect("an address");
+    let patience = std::time::Duration::from_millis(20);
+    let flood = || std::net::TcpStream::connect_timeout(&place, patience).ok();
+    let silent: Vec<_> = (0..needed + 300).map(|_| flood()).collect();
+    assert!(silent.iter().flatten().count() > 64, "nobody came through");
+    for worker in &mut workers {
+        assert!(worker.wait().expect("waited for").success());
+    }
+    let rest: Vec<String> = lines.collect();
+    assert!(serve.wait().expect("waited for").success(), "{rest:?}");
+    drop(silent);
+    let mut alone = Command::new(env!("CARGO_BIN_EXE_quelea"));
+    alone.args(["train", "--threads", "-q", "--out", "alone"]).args(settings.split_whitespace());
+    assert!(alone.current_dir(folder.path()).status().expect("started").success());
+    let model = |run: &str| std::fs::read(folder.path().join(run).join("final.safetensors"));
+    assert_eq!(model("served").expect("a model"), model("alone").expect("a model"));
+}

@@ -444,7 +444,7 @@ fn a_notebook_shows_the_page_inside_itself_only_where_that_was_meant() {
             ..RunDescription::default()
         };
         let log = Arc::new(RunLog::recorded(about, 1));
-        let listener = PageListener::bind("127.0.0.1:0", None).expect("a port");
+        let listener = PageListener::bind("127.0.0.1:0", Default::default()).expect("a port");
         let listener = listener.with_framing(framing);
         let server = PageServer::serve(listener, PageSource::Run(log)).expect("it serves");
         browser.open(&format!("http://{}/", notebook(&server.address().to_string())));

@@ -190,6 +190,15 @@ fn a_wrong_token_learns_nothing_and_open_addresses_need_one() {
     let refused = open.output().expect("the command is built");
     assert!(!refused.status.success());
     assert!(String::from_utf8_lossy(&refused.stderr).contains("QUELEA_PAGE_TOKEN"));
+    let refused = open.env("QUELEA_PAGE_TOKEN", token).output().expect("the command is built");
+    assert!(!refused.status.success());
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(told.contains("the page is not encrypted") && told.contains("--insecure"), "{told}");
+    let serving = Serving::start(open.arg("--insecure"));
+    let port = serving.address.rsplit(':').next().expect("a port");
+    let near = format!("127.0.0.1:{port}");
+    assert_eq!(http(&near, "/api/state", &[]).status, 401);
+    assert_eq!(http(&near, "/api/state", &[("Authorization", &right)]).status, 200);
 }
 
 #[test]

@@ -81,6 +81,24 @@ fn scripts_get_ranks_and_their_lines_have_host_and_rank(lab: &mut Lab) {
         assert!(told.lines().any(|told| told == line), "{line} is not in\n{told}");
     }
     assert!(told.contains(" agent"), "started by the agent: {told}");
+    // The secret reaches every script, and no command line on the way: `ps` shows those to everybody. Only words
+    // that the shell has itself are used, so that the search is not what is found.
+    let text = "echo secret $QUELEA_SECRET; cat /proc/[0-9]*/cmdline | tr '\\0' '\\n' | { found=0; own=0; \
+                while read -r word; do case $word in *$QUELEA_SECRET*) found=$((found + 1)) ;; \
+                *secret.sh*) own=1 ;; esac; done; echo found $found $own; }";
+    lab.write("secret.sh", text);
+    let told = lab.good(&launch("secret.sh"));
+    let said = |what: &str| -> Vec<String> {
+        let words = told.lines().filter_map(|line| Some(line.split_once("] ")?.1.to_string()));
+        words.filter(|words| words.starts_with(what)).collect()
+    };
+    let secrets = said("secret ");
+    assert!(secrets.len() == 3 && secrets.iter().all(|told| told.len() == 7 + 64), "{told}");
+    assert_eq!(
+        said("found "),
+        ["found 0 1"; 3],
+        "its own words are found, the secret is not: {told}"
+    );
 }
 
 fn a_script_that_fails_ends_the_others(lab: &mut Lab) {

@@ -318,3 +318,53 @@ fn two_of_four_without_their_coordinator_end_with_their_models_and_say_whom_they
     joined.iter_mut().for_each(|child| drop(child.wait()));
     let _ = serve.wait();
 }
+
+/// An address at which other machines reach this one, if it has any.
+fn own_address() -> Option<String> {
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
+    socket.connect("192.0.2.1:9").ok()?;
+    let ip = socket.local_addr().ok()?.ip();
+    (!ip.is_loopback() && !ip.is_unspecified()).then(|| ip.to_string())
+}
+
+#[test]
+fn encrypted_links_outlive_the_coordinator_and_its_key() {
+    let Some(ip) = own_address() else {
+        return eprintln!("skipped: this machine has no address but loopback");
+    };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let settings = task("algorithm.name=d-psgd", "workers=4", "steps=1500");
+    let bind = format!("{ip}:0");
+    let words = ["serve", "--bind", &bind, "--out", "run"];
+    let mut serve = quelea(folder.path(), &words, &settings);
+    let mut serve = serve.env("XDG_RUNTIME_DIR", folder.path()).spawn().expect("started");
+    let mut said = std::io::BufReader::new(serve.stderr.take().expect("piped"));
+    let mut token = String::new();
+    while !token.contains("quelea join ") {
+        token.clear();
+        let read = std::io::BufRead::read_line(&mut said, &mut token).expect("text");
+        assert!(read > 0, "it prints its token");
+    }
+    let token = token.trim().rsplit(' ').next().expect("a token").to_string();
+    assert!(token.starts_with(&format!("quelea:{ip}:")), "only those with the token come in");
+    let join = |rank: u32| {
+        let out = format!("left-{rank}");
+        let words = ["join", "--rank", &rank.to_string(), "--quiet", "--out", &out];
+        quelea(folder.path(), &words, &[]).env("QUELEA_TOKEN", &token).spawn().expect("started")
+    };
+    let joined: Vec<Child> = (0..4).map(join).collect();
+    until("it has begun", || recorded(&folder.path().join("run")) > 0);
+    kill(&[serve.id()]);
+    serve.wait().expect("it was killed");
+    for worker in joined {
+        let output = worker.wait_with_output().expect("it ends");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{said}");
+        assert!(!said.contains(&token[token.len() - 30..]), "the token is shown: {said}");
+    }
+    let rest = folder.path().join("left-0");
+    assert!(rest.join("final.safetensors").exists(), "{:?}", written(folder.path()));
+    let records = std::fs::read_to_string(rest.join("records.jsonl")).expect("written");
+    assert_eq!(records.matches("\"kind\":\"took_over\"").count(), 1);
+    assert_eq!(records.matches("\"kind\":\"lost\"").count(), 0, "no worker is lost");
+}

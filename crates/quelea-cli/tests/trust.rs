@@ -119,3 +119,14 @@ fn a_worker_reads_only_below_the_folders_that_its_operator_names() {
     let told: Vec<String> = said.map(|line| line.expect("text")).collect();
     assert!(coordinator.wait().expect("waited for").success(), "{told:?}");
 }
+
+#[test]
+fn a_coordinator_listens_on_this_machine_only_unless_it_is_told_to() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    // The port may be taken by another run: then the sentence that says so has the address.
+    let words = ["serve", "--wait", "1", "--out", "served"];
+    let told = run(&folder, &[&words[..], &QUICK].concat());
+    assert!(!told.status.success(), "nobody joins");
+    assert!(errors(&told).contains("127.0.0.1:29470"), "{told:?}");
+    assert!(!errors(&told).contains("0.0.0.0") && !errors(&told).contains("quelea:"), "{told:?}");
+}

@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use quelea_core::contract::{Effect, Fact};
 use quelea_core::message::Rank;
-use quelea_core::node::Node;
+use quelea_core::node::{Node, RefusedMessage};
 use quelea_core::payload::Pool;
 use quelea_core::poison::PoisonPolicy;
 use quelea_core::problems::Computed;
@@ -198,6 +198,16 @@ impl RankMachine {
     /// The optimizer is the driver's: see [`Node::optimize_outside`].
     pub fn optimize_outside(&mut self) {
         self.node.optimize_outside();
+    }
+
+    /// Held messages that cannot be taken are their senders' faults: see [`Node::contain_held`].
+    pub fn contain_held(&mut self) {
+        self.node.contain_held();
+    }
+
+    /// Those since the last call.
+    pub fn take_refused(&mut self) -> Vec<RefusedMessage> {
+        self.node.take_refused()
     }
 
     /// The latest view of which a message may be: the next one if this rank has been told to expect it.

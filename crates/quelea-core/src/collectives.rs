@@ -5,7 +5,9 @@
 //! that loses a peer half-way still has its gradients. The buffer that a peer's chunk arrived
 //! in is the accumulator and is sent on: one copy per collective, not one per hop.
 //!
-//! Messages may arrive before `start` and in any order; a machine keeps what is early.
+//! Messages may arrive before `start` and in any order; a machine keeps what is early. So that nobody is
+//! blamed for another's message, what arrives is checked before it is kept or passed on: who sends it, and
+//! how many elements it has, follow from its stage ([`AllReduce::expected`]).
 //!
 //! | file | what |
 //! |---|---|
@@ -129,7 +131,11 @@ pub trait AllReduce: Send {
     /// My own vector is ready.
     fn start(&mut self, outbox: &mut Outbox<'_>, data: &[f32]);
 
-    /// A message of this collective has arrived. Before `start`, `data` may be empty.
+    /// What a message of `stage` from `from` is to this rank.
+    fn expected(&self, from: Rank, stage: u32) -> Expected;
+
+    /// A message of this collective has arrived, and is one that [is taken](is_taken): owners ask first. Before
+    /// `start`, `data` may be empty.
     fn on_message(&mut self, outbox: &mut Outbox<'_>, data: &[f32], from: Rank, message: Message);
 
     /// Whether the sum is complete here.
@@ -140,6 +146,35 @@ pub trait AllReduce: Send {
 
     /// Whom it is waiting for.
     fn awaiting(&self, out: &mut Vec<Awaited>);
+}
+
+/// What a message of a collective is to its receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// It is to come, with so many elements.
+    Length(usize),
+    /// Its stage is here: a second copy is ignored.
+    Here,
+    /// Its sender has no such message to send.
+    Nothing,
+}
+
+/// Whether `machine` takes this message of `from`; not if it has it. Panics if `from` has no such message to send, or if
+/// it has another length. Nothing is changed before.
+pub fn is_taken(machine: &dyn AllReduce, from: Rank, message: &Message) -> bool {
+    let (stage, step, bucket) = (message.stage, message.step, message.bucket);
+    match machine.expected(from, stage) {
+        Expected::Length(len) => {
+            message.expect_length(len);
+            true
+        }
+        Expected::Here => false,
+        Expected::Nothing => {
+            panic!(
+                "no message of stage {stage} of bucket {bucket} in step {step} is to come from {from}"
+            )
+        }
+    }
 }
 
 /// One entry of the table.

@@ -115,6 +115,15 @@ impl Message {
     /// Panics unless its first vector has `len` elements and the second, if there is one, as many. Whoever
     /// keeps a message checks it on arrival: later nobody could tell whose it was.
     pub fn expect_length(&self, len: usize) {
+        let (step, bucket) = (self.step, self.bucket);
+        assert!(
+            self.has_length(len),
+            "its vectors of bucket {bucket} in step {step} do not have {len} elements"
+        );
+    }
+
+    /// Whether its first vector has `len` elements and the second, if there is one, as many.
+    pub fn has_length(&self, len: usize) -> bool {
         let has_length = |part: &Part| match part {
             Part::Values(values) => values.len() == len,
             // Its codec checks it.
@@ -122,12 +131,7 @@ impl Message {
             Part::Empty => false,
         };
         let [first, second] = &self.parts;
-        let is_good = has_length(first) && (matches!(second, Part::Empty) || has_length(second));
-        let (step, bucket) = (self.step, self.bucket);
-        assert!(
-            is_good,
-            "its vectors of bucket {bucket} in step {step} do not have {len} elements"
-        );
+        has_length(first) && (matches!(second, Part::Empty) || has_length(second))
     }
 
     /// Its vectors.

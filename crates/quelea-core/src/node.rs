@@ -19,6 +19,7 @@
 
 mod build;
 mod effects;
+mod held;
 pub mod loan;
 mod progress;
 mod state;
@@ -41,6 +42,8 @@ use crate::time::Time;
 use crate::vector;
 use crate::view::View;
 use build::share;
+use held::Held;
+pub use held::RefusedMessage;
 pub use loan::Loan;
 use loan::SharedVector;
 use progress::GlobalProgress;
@@ -102,7 +105,7 @@ pub struct Node {
     outside: bool,
     computed: Computed,
     /// Messages of a view to come, or from before the start.
-    held: Vec<(Rank, Message)>,
+    held: Held,
     /// What is looked at before the algorithm gets it.
     inspection: Inspection,
     /// When the latest computation that my state depends on was finished.
@@ -236,7 +239,7 @@ impl Node {
     /// A message has arrived.
     pub fn message(&mut self, now: Time, from: Rank, message: Message) {
         if self.phase == Phase::New || message.view > self.view.number {
-            self.held.push((from, message));
+            self.held.messages.push((from, message));
             return;
         }
         let outdated = message.view < self.view.number && !self.algorithm.keeps_older_views();
@@ -371,11 +374,5 @@ impl Node {
         let mut model = vec![0.0; params.len()];
         self.algorithm.model(params, &mut model);
         model
-    }
-
-    fn release_held(&mut self, now: Time) {
-        for (from, message) in std::mem::take(&mut self.held) {
-            self.message(now, from, message);
-        }
     }
 }

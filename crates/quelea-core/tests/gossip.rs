@@ -12,7 +12,7 @@ use quelea_core::options::{Options, Value};
 use quelea_core::random::Rng;
 use quelea_core::topology::{GroupExchange, Round, Schedule};
 use quelea_core::view::View;
-use support::{Case, Lab};
+use support::{Case, Choice, Lab};
 
 const TOLERANCE: f64 = 5e-6;
 
@@ -355,6 +355,24 @@ fn free_running_sgp_reaches_a_common_optimum_in_any_order() {
         lab.run_to_end(&mut Rng::new(seed, "order", 0));
         lab.nodes.iter().for_each(|node| near(f64::from(node.params()[0]), 3.0, "free sgp"));
     }
+}
+
+/// The link of rank 0 takes as long for a payment as 1,000 steps: what waits before it is what was sent.
+#[test]
+fn copies_of_a_payment_do_not_pile_up_before_a_slow_link() {
+    // Gradients are counted in all: rank 0 takes those of both.
+    let case = Case { steps: 500, ..Case::wide("sgp", 2, 7) }.with("free_running", true);
+    let mut lab = Lab::new(&case);
+    let is_of_worker_0 = |choice: &Choice| matches!(choice, Choice::Start(0) | Choice::Finish(0));
+    while let Some(choice) = lab.choices().into_iter().find(is_of_worker_0) {
+        lab.take(choice);
+    }
+    assert_eq!(lab.gradients[0], 1000);
+    // One payment, and copies after 8, 24, 56, …, 8·(2^k − 1) steps.
+    let copies = (1..).take_while(|k| 8 * ((1u64 << k) - 1) < 1000).count();
+    let buckets = lab.setup.layout.buckets.len();
+    assert_eq!(lab.flying.len(), buckets * (1 + copies));
+    lab.run_to_end(&mut Rng::new(1, "slow link", 0));
 }
 
 #[test]

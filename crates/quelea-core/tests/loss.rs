@@ -2,7 +2,10 @@
 
 mod support;
 
+use quelea_core::collectives::average::REDUCE;
+use quelea_core::message::{Message, Rank};
 use quelea_core::random::Rng;
+use quelea_core::time::Time;
 use support::{Case, Lab, lose_two};
 
 fn case(algorithm: &'static str) -> Case {
@@ -245,4 +248,23 @@ fn servers_with_backups_lose_workers_and_the_rest_finish_with_their_model() {
             assert_eq!(lab.nodes[rank].params(), lab.server_model(), "seed {seed}");
         }
     }
+}
+
+#[test]
+fn a_bad_message_that_was_held_for_its_view_is_its_senders_and_does_not_end_the_receiver() {
+    let mut lab = Lab::new(&case("allreduce"));
+    lab.nodes[0].contain_held();
+    // Rank 4 is before rank 0 on the ring; it sends too many elements for the view without rank 2.
+    let mut message = Message::new(REDUCE, 0, 0).with(lab.pool.copy(&[1.0; 50]));
+    message.view = 1;
+    lab.nodes[0].message(Time::ZERO, Rank(4), message);
+    assert_eq!(lab.nodes[0].take_refused(), [], "it is held");
+    lab.crash(2);
+    (0..5).for_each(|rank| lab.tell_view(rank));
+    let refused = lab.nodes[0].take_refused();
+    let reason = refused.first().map(|refused| (refused.from, refused.reason.contains("elements")));
+    assert_eq!((refused.len(), reason), (1, Some((Rank(4), true))), "{refused:?}");
+    lab.run_to_end(&mut Rng::new(1, "held", 0));
+    let living = lab.living_workers();
+    assert!(living.iter().all(|rank| lab.nodes[*rank].params() == lab.nodes[0].params()));
 }

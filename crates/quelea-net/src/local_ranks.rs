@@ -253,6 +253,7 @@ impl RankThread {
         };
         let machine = RankMachine::new(config, rank, self.pool.clone(), context.clock.now());
         let mut machine = machine.map_err(std::io::Error::other)?;
+        machine.contain_held();
         if let Some(external) = self.external.clone() {
             let sponsor = context.start.parts.get(rank.index()).filter(|_| context.start.joins);
             let sponsor = sponsor.map(|part| &part.state);

@@ -23,7 +23,7 @@ use crate::external_loop::ExternalLoop;
 use crate::leave::LeaveNotice;
 use crate::running_time::StoodStill;
 use crate::self_survey;
-use crate::transport::{Doors, Link, RankEndpoint};
+use crate::transport::{Doors, Link, LinkError, RankEndpoint};
 
 /// What reaches a rank from other threads.
 #[derive(Debug)]
@@ -336,6 +336,9 @@ impl RankState {
     /// After every event: sends what is to be sent, and starts the next gradient if the node wants one.
     /// The kernel copies what it is given: a gradient on another thread need not wait for that.
     fn settle(&mut self) {
+        for refused in self.machine.take_refused() {
+            self.machine.lost(refused.from, LinkError::Refused(refused.reason).to_string());
+        }
         self.carry_out();
         if self.compute.as_ref().is_some_and(|compute| compute.is_inline()) {
             self.flush();

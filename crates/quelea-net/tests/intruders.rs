@@ -61,6 +61,8 @@ impl Intruder {
         say(&coordinator, &Writer::default().number(1u32).packet(5));
         let (kind, peers) = packet(&coordinator);
         let addresses = Reader::new(kind, &peers).list(Reader::text).expect("addresses");
+        // Of another run, and then of this one.
+        assert_reveals_nothing(&addresses[0], run);
         let peer = TcpStream::connect(&addresses[0]).expect("rank 0 listens");
         say(&peer, &Writer::default().number(run).number(1u32).number(0u32).packet(11));
         assert_eq!(packet(&peer).0, 12, "it is accepted");
@@ -76,6 +78,17 @@ impl Intruder {
             self.peer.write_all(bytes).expect("rank 0 hears");
         }
     }
+}
+
+/// Somebody of another run is refused by a rank, and does not hear which run this is.
+fn assert_reveals_nothing(address: &str, run: u64) {
+    let stranger = TcpStream::connect(address).expect("rank 0 listens");
+    say(&stranger, &Writer::default().number(run ^ 1).number(1u32).number(0u32).packet(11));
+    let (kind, refusal) = packet(&stranger);
+    let told = Reader::new(kind, &refusal).text().expect("a reason");
+    assert_eq!((kind, told.as_str()), (3, "it is not of this run"));
+    let has = |bytes: [u8; 8]| refusal.windows(8).any(|window| window == bytes);
+    assert!(!has(run.to_le_bytes()) && !has(run.to_be_bytes()), "{refusal:?}");
 }
 
 /// How a run of two ends whose worker 1 is an intruder.
@@ -378,4 +391,11 @@ fn whoever_never_reports_or_never_comes_to_rest_is_named() {
         let text = error.to_string();
         assert!(text.starts_with("waited ") && text.contains(expected), "{text}");
     }
+}
+
+#[test]
+fn whoever_is_of_another_run_is_refused_by_a_rank_and_does_not_hear_which_run_it_is() {
+    // The intruder asks as somebody of another run before it connects; see `Intruder::join`.
+    let error = ended(NetOptions::default(), drop);
+    assert!(error.to_string().contains("rank 1"), "{error}");
 }

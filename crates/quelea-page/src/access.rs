@@ -23,6 +23,16 @@ pub enum AccessError {
         /// The address.
         address: SocketAddr,
     },
+    /// Whoever sees the network between sees the page and its token.
+    #[error(
+        "{address} can be reached from other machines, and the page is not encrypted: its token could be \
+         read on the way. Use an address of loopback and a tunnel (ssh -L 8600:127.0.0.1:8600 HOST), or ask \
+         for it: `--insecure` of `quelea page`, `--page-insecure` of a run, QUELEA_PAGE_INSECURE=1 for a script"
+    )]
+    NotEncrypted {
+        /// The address.
+        address: SocketAddr,
+    },
     /// It can be guessed.
     #[error(
         "the token in QUELEA_PAGE_TOKEN has {length} characters; it needs at least {TOKEN_LENGTH_MIN}"
@@ -31,6 +41,25 @@ pub enum AccessError {
         /// Its length.
         length: usize,
     },
+}
+
+/// How a page is protected.
+#[derive(Clone, Debug, Default)]
+pub struct PageProtection {
+    /// Who has it may see the page; on loopback none is needed.
+    pub token: Option<String>,
+    /// Other machines may see it over a connection that is not encrypted.
+    pub is_insecure: bool,
+}
+
+impl PageProtection {
+    /// The token in `QUELEA_PAGE_TOKEN`. Beyond this machine, `is_insecure` or `QUELEA_PAGE_INSECURE=1` is
+    /// needed as well: token and page could be read on the way.
+    pub fn from_environment(is_insecure: bool) -> PageProtection {
+        let value = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let is_insecure = is_insecure || value("QUELEA_PAGE_INSECURE").as_deref() == Some("1");
+        PageProtection { token: value("QUELEA_PAGE_TOKEN"), is_insecure }
+    }
 }
 
 /// Decides about each request.
@@ -48,13 +77,21 @@ pub enum AccessDecision {
 }
 
 impl AccessPolicy {
-    /// For a server at this address. An address that is not of loopback needs a token.
-    pub fn new(address: SocketAddr, token: Option<String>) -> Result<AccessPolicy, AccessError> {
-        let token = token.filter(|token| !token.is_empty());
+    /// For a server at this address. One that is not of loopback needs a token, and somebody who has said
+    /// that it may travel unencrypted.
+    pub fn new(
+        address: SocketAddr,
+        protection: PageProtection,
+    ) -> Result<AccessPolicy, AccessError> {
+        let token = protection.token.filter(|token| !token.is_empty());
+        let is_open = !address.ip().is_loopback();
         match &token {
-            None if !address.ip().is_loopback() => Err(AccessError::NoToken { address }),
+            None if is_open => Err(AccessError::NoToken { address }),
             Some(token) if token.len() < TOKEN_LENGTH_MIN => {
                 Err(AccessError::ShortToken { length: token.len() })
+            }
+            Some(_) if is_open && !protection.is_insecure => {
+                Err(AccessError::NotEncrypted { address })
             }
             _ => Ok(AccessPolicy { token }),
         }
@@ -151,20 +188,30 @@ mod tests {
         }
     }
 
+    fn protection(token: Option<&str>, is_insecure: bool) -> PageProtection {
+        PageProtection { token: token.map(str::to_string), is_insecure }
+    }
+
     fn policy(token: Option<&str>) -> AccessPolicy {
         let address = "127.0.0.1:8600".parse().expect("an address");
-        AccessPolicy::new(address, token.map(str::to_string)).expect("allowed")
+        AccessPolicy::new(address, protection(token, false)).expect("allowed")
     }
 
     #[test]
     fn another_address_than_loopback_needs_a_token_that_cannot_be_guessed() {
         let open: SocketAddr = "0.0.0.0:8600".parse().expect("an address");
-        assert!(matches!(AccessPolicy::new(open, None), Err(AccessError::NoToken { .. })));
-        let empty = AccessPolicy::new(open, Some(String::new()));
-        assert!(matches!(empty, Err(AccessError::NoToken { .. })));
-        let short = AccessPolicy::new(open, Some("secret".into()));
-        assert!(matches!(short, Err(AccessError::ShortToken { length: 6 })));
-        assert!(AccessPolicy::new(open, Some(TOKEN.into())).is_ok());
+        let at = |address, token, insecure| AccessPolicy::new(address, protection(token, insecure));
+        for insecure in [false, true] {
+            assert!(matches!(at(open, None, insecure), Err(AccessError::NoToken { .. })));
+            assert!(matches!(at(open, Some(""), insecure), Err(AccessError::NoToken { .. })));
+            let short = at(open, Some("secret"), insecure);
+            assert!(matches!(short, Err(AccessError::ShortToken { length: 6 })));
+        }
+        let readable = at(open, Some(TOKEN), false);
+        assert!(matches!(readable, Err(AccessError::NotEncrypted { .. })));
+        assert!(at(open, Some(TOKEN), true).is_ok());
+        let near: SocketAddr = "[::1]:8600".parse().expect("an address");
+        assert!(at(near, Some(TOKEN), false).is_ok() && at(near, None, false).is_ok());
     }
 
     #[test]

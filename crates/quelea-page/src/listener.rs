@@ -2,7 +2,7 @@
 
 use std::net::{SocketAddr, TcpListener};
 
-use crate::access::{AccessError, AccessPolicy};
+use crate::access::{AccessError, AccessPolicy, PageProtection};
 
 /// Nothing is loaded from elsewhere, no script stands in a page, and no other page shows this one.
 const ALONE: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
@@ -58,12 +58,13 @@ pub struct PageListener {
 }
 
 impl PageListener {
-    /// Listens at `address`; one that is not of loopback needs a token.
-    pub fn bind(address: &str, token: Option<String>) -> Result<PageListener, ServeError> {
+    /// Listens at `address`; one that is not of loopback needs a token, and the word that it may be read on
+    /// the way.
+    pub fn bind(address: &str, protection: PageProtection) -> Result<PageListener, ServeError> {
         let failed = |source| ServeError::Bind { address: address.to_string(), source };
         let listener = TcpListener::bind(address).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let policy = AccessPolicy::new(address, token)?;
+        let policy = AccessPolicy::new(address, protection)?;
         Ok(PageListener { listener, address, policy, framing: PageFraming::Nowhere })
     }
 

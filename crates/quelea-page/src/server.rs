@@ -21,7 +21,7 @@ use quelea_run::execute;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::access::{AccessDecision, AccessError, AccessPolicy};
+use crate::access::{AccessDecision, AccessError, AccessPolicy, PageProtection};
 use crate::advice::Adviser;
 use crate::folder::{self, FolderError};
 use crate::listener::{PageFraming, PageListener, ServeError};
@@ -107,13 +107,13 @@ pub struct PageServer {
 }
 
 impl PageServer {
-    /// Serves `source` at `address`; one that is not of loopback needs a token.
+    /// Serves `source` at `address`, protected like this.
     pub fn start(
         address: &str,
-        token: Option<String>,
+        protection: PageProtection,
         source: PageSource,
     ) -> Result<PageServer, ServeError> {
-        PageServer::serve(PageListener::bind(address, token)?, source)
+        PageServer::serve(PageListener::bind(address, protection)?, source)
     }
 
     /// Serves `source` where `listener` listens.
@@ -160,7 +160,8 @@ impl PageServer {
 
 /// The page of one run on loopback, for [`crate::untrusted`].
 pub(crate) fn local_router(log: Arc<RunLog>, token: Option<String>) -> Result<Router, AccessError> {
-    let policy = AccessPolicy::new(SocketAddr::from(([127, 0, 0, 1], 8600)), token)?;
+    let protection = PageProtection { token, is_insecure: false };
+    let policy = AccessPolicy::new(SocketAddr::from(([127, 0, 0, 1], 8600)), protection)?;
     Ok(router(Shared::new(PageSource::Run(log), policy, PageFraming::Nowhere)))
 }
 

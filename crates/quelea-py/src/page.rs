@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
+use quelea_page::access::PageProtection;
 use quelea_page::description::RunDescription;
 use quelea_page::folder;
 use quelea_page::forecaster::{self, GradientTimes};
@@ -38,9 +39,9 @@ impl PyPage {
     #[new]
     #[pyo3(signature = (address, run=None))]
     fn new(py: Python<'_>, address: &str, run: Option<PathBuf>) -> PyResult<PyPage> {
-        let token = std::env::var("QUELEA_PAGE_TOKEN").ok().filter(|token| !token.is_empty());
-        let has_token = token.is_some();
-        let listener = PageListener::bind(address, token).map_err(failed)?;
+        let protection = PageProtection::from_environment(false);
+        let has_token = protection.token.is_some();
+        let listener = PageListener::bind(address, protection).map_err(failed)?;
         let listener = listener.with_framing(PageFraming::Loopback);
         let address = listener.address().to_string();
         let state = match run {

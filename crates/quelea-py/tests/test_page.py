@@ -159,9 +159,15 @@ def test_the_runs_of_a_process_follow_each_other_on_its_page():
     assert second == [None], "rank 0 has the page"
 
 
-def test_an_address_that_is_taken_or_open_to_others_is_refused():
+def test_an_address_that_is_taken_or_open_to_others_is_refused(monkeypatch):
     with pytest.raises(quelea.Error, match="QUELEA_PAGE_TOKEN"):
         quelea._pages.RunPage("0.0.0.0:0")
+    monkeypatch.setenv("QUELEA_PAGE_TOKEN", "a-token-of-enough-characters")
+    with pytest.raises(quelea.Error, match="QUELEA_PAGE_INSECURE=1"):
+        quelea._pages.RunPage("0.0.0.0:0")
+    monkeypatch.setenv("QUELEA_PAGE_INSECURE", "1")
+    quelea._pages.RunPage("0.0.0.0:0").close()
+    monkeypatch.delenv("QUELEA_PAGE_TOKEN")
     page = quelea._pages.RunPage("127.0.0.1:0")
     with pytest.raises(quelea.Error, match="cannot listen on 127.0.0.1"):
         quelea._pages.RunPage(page.url.removeprefix("http://").removesuffix("/"))

@@ -169,7 +169,7 @@ momentum = 0.9
 name = \"cosine\"
 
 [codec]
-name = \"qsgd\"
+name = \"bf16\"
 
 [buckets]
 size_mb = 0.5
@@ -187,16 +187,19 @@ poison = \"drop\"
 [task]
 name = \"quadratic\"
 dimensions = 10
-curvature = [[1, 2], [3, 4], [1, 1], [2, 2]]
+curvature = [[1], [3], [1], [2]]
 target = [[1], [-2], [0.5], [3]]
 
 [cluster]
 bandwidth_gbps = 10
 slow = { \"3\" = 10.0 }
 
-[[cluster.faults]]
-kind = \"crash\"
-rank = 1
+[cluster.faults]
+crashes = [{ rank = 1, at_ms = 1500 }]
+pauses = [{ rank = 2, from_ms = 100, until_ms = 900 }]
+partitions = [{ rank = 0, from_ms = 100, until_ms = 200 }]
+rules = [{ from = 3, to = 0, share = 0.1, verdict = \"drop\" }, { verdict = \"delay\", delay_ms = 5 }]
+attacks = [{ rank = 3, kind = \"alie\" }]
 ";
 
 /// Small enough to be prepared thousands of times; whether a run fits into the machine is checked elsewhere.
@@ -337,4 +340,17 @@ fn write_sums(folder: &Path) {
     let sums: String = FILES.iter().map(|name| line(name)).collect();
     fs::write(folder.join("SHA256SUMS"), sums)
         .expect("a file can be written in a temporary folder");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_seed_with_every_table_is_a_run_file_that_is_taken() {
+        let config = parse(WHOLE).and_then(|table| Config::read(table, &[], None));
+        let config = config.unwrap_or_else(|error| panic!("{error}"));
+        assert!(is_small(&config), "else it would not be prepared");
+        PreparedRun::new(config).unwrap_or_else(|error| panic!("{error}"));
+    }
 }

@@ -4,11 +4,12 @@ use std::path::PathBuf;
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 use quelea_core::registry::Registry;
+use quelea_page::access::PageProtection;
 use quelea_page::server::{PageServer, PageSource, RunFolder};
 use quelea_page::{folder, forecaster};
 
 use super::CommandSpec;
-use crate::page::{address_line, token};
+use crate::page::address_line;
 use crate::request::check_address;
 use crate::text::mention;
 
@@ -23,8 +24,9 @@ Examples:
   quelea train run.toml --page 127.0.0.1:8600    a run while it lasts
 
 The page is inside the program and needs no network. Addresses that other machines can reach need a
-token in QUELEA_PAGE_TOKEN; open http://HOST:PORT/?token=TOKEN once. docs/seeing-a-run.md describes
-the page and its API.";
+token in QUELEA_PAGE_TOKEN and --insecure, because token and page travel readable; a tunnel (ssh -L
+8600:127.0.0.1:8600 HOST) needs neither. Open http://HOST:PORT/?token=TOKEN once.
+docs/seeing-a-run.md describes the page and its API.";
 
 /// Show a run, or all runs of a folder, in a browser
 #[derive(Debug, Parser)]
@@ -37,6 +39,10 @@ struct Args {
     /// Where to listen
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8600")]
     bind: String,
+
+    /// Offer the page to other machines although it is not encrypted: its token can be read on the way
+    #[arg(long)]
+    insecure: bool,
 }
 
 fn run(_registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
@@ -49,7 +55,8 @@ fn run(_registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     } else {
         PageSource::Folder(RunFolder::new(args.folder, Box::new(forecaster::of_folder)))
     };
-    let server = PageServer::start(&args.bind, token(), source)?;
+    let server =
+        PageServer::start(&args.bind, PageProtection::from_environment(args.insecure), source)?;
     mention(&format!("{} (Ctrl-C ends it)", address_line(server.address())));
     server.wait();
     Ok(())

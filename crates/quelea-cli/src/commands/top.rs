@@ -9,9 +9,9 @@ use quelea_page::client::{self, ClientError};
 use serde_json::Value;
 
 use super::CommandSpec;
-use crate::page::token;
 use crate::request::check_address;
 use crate::text::{bold, bytes, columns, number, say, seconds, whole};
+use quelea_page::access::PageProtection;
 
 /// The row.
 pub const COMMAND: CommandSpec = CommandSpec { name: "top", parser: Args::command, run };
@@ -50,7 +50,7 @@ const CLEAR: &str = "\x1b[H\x1b[2J";
 fn run(_registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
     let args = Args::from_arg_matches(matches)?;
     check_address("HOST:PORT", &args.address)?;
-    let token = token();
+    let token = PageProtection::from_environment(false).token;
     let ask = |path: &str| client::get(&args.address, path, token.as_deref());
     let about = ask("/api/run")?;
     let is_screen = std::io::stdout().is_terminal() && !args.once;

@@ -107,6 +107,10 @@ impl Outer for Bmuf {
         if self.nesterov { vec![&mut self.update, &mut self.ahead] } else { vec![&mut self.update] }
     }
 
+    fn vector_len(&self, slot: usize, len: usize) -> usize {
+        if slot == 0 { len } else { 1 }
+    }
+
     fn look_back(&self) -> Option<(f32, &[f32])> {
         self.ahead.first().map(|mu| (*mu, &self.update[..]))
     }

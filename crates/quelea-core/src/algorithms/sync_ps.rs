@@ -255,6 +255,10 @@ impl Algorithm for Worker {
         let pieces = &cx.pieces[message.bucket as usize];
         let Some(piece) = pieces.iter().find(|piece| piece.server == from) else { return };
         if message.step >= cx.step {
+            // A server of lazy workers sends no displacement twice.
+            if self.lazy.is_none() {
+                message.expect_length(piece.range.len());
+            }
             let models = self.models.entry(message.step).or_default();
             models.insert(piece.index, message.into_values());
             self.adopt(cx);

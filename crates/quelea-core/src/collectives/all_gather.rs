@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::{Group, Label};
 use crate::contract::{Awaited, Outbox};
-use crate::message::Message;
+use crate::message::{Message, Rank};
 use crate::payload::Payload;
 
 /// One all-gather.
@@ -32,13 +32,21 @@ impl AllGather {
         self.keep(outbox, 0, self.group.me, own);
     }
 
-    /// A message of this all-gather has arrived.
-    pub fn on_message(&mut self, outbox: &mut Outbox<'_>, message: Message) {
-        let n = self.group.len();
-        let stage = message.stage as usize + 1;
-        if stage < n {
-            self.keep(outbox, stage, (self.group.me + n - stage) % n, message.into_values());
+    /// A message of this all-gather has arrived. Panics, before anything is changed, if it is not one that
+    /// `from` sends.
+    pub fn on_message(&mut self, outbox: &mut Outbox<'_>, from: Rank, message: Message) {
+        let (n, stage) = (self.group.len(), message.stage as usize + 1);
+        let is_sent = stage < n && from == self.before();
+        assert!(
+            is_sent,
+            "no vector of stage {} of an all-gather is to come from {from}",
+            message.stage
+        );
+        let place = (self.group.me + n - stage) % n;
+        if self.gathered[place].is_some() {
+            return;
         }
+        self.keep(outbox, stage, place, message.into_values());
     }
 
     /// Everybody's vector, by place, once all are here.
@@ -49,10 +57,13 @@ impl AllGather {
     /// Whom it is waiting for.
     pub fn awaiting(&self, out: &mut Vec<Awaited>) {
         if self.gathered().is_none() {
-            let n = self.group.len();
-            let from = self.group.members[(self.group.me + n - 1) % n];
-            out.push(Awaited { from, what: "a vector of the all-gather" });
+            out.push(Awaited { from: self.before(), what: "a vector of the all-gather" });
         }
+    }
+
+    fn before(&self) -> Rank {
+        let n = self.group.len();
+        self.group.members[(self.group.me + n - 1) % n]
     }
 
     fn keep(&mut self, outbox: &mut Outbox<'_>, stage: usize, place: usize, values: Payload) {

@@ -16,22 +16,23 @@
 //! | low rank | two collectives over thin factors, see `low_rank.rs` |
 
 mod remembered;
+mod way;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::fold::Fold;
-use super::low_rank::{Cut, LowRank};
-use super::{AllReduce, COLLECTIVES, Entry, Group, Label};
-use crate::codec::{CodecShape, Coder};
+use super::low_rank::LowRank;
+use super::{AllReduce, COLLECTIVES, Entry, Group, Label, is_taken};
+use crate::codec::Coder;
 use crate::contract::{Awaited, Context, Outbox};
-use crate::layout::Layout;
 use crate::message::{Message, Rank};
 use crate::options::{OptionKind, OptionSpec, Options};
 use crate::payload::Payload;
 use crate::state::Visitor;
 use crate::vector;
 use remembered::Remembered;
+use way::Way;
 
 /// The kind of the messages of an average; owners number theirs from 2.
 pub const REDUCE: u8 = 1;
@@ -65,14 +66,6 @@ struct PartSum {
     under_way: UnderWay,
     /// What was handed over, if the mean is written over it already.
     kept: Option<Payload>,
-}
-
-/// Which way a part goes.
-enum Way {
-    Plain { rounds: bool },
-    Shared,
-    Own,
-    LowRank(Cut),
 }
 
 /// What a part that was handed over is known by to its sums.
@@ -118,7 +111,7 @@ impl Average {
             |len, way| PartSum { len, way, started: false, under_way: UnderWay::Lent, kept: None };
         let alone = self.group.len() == 1;
         let buckets = (0..cx.layout.buckets.len()).map(|b| {
-            let way = if alone { Way::Plain { rounds: false } } else { way(cx, b) };
+            let way = if alone { Way::Plain { rounds: false } } else { Way::of_bucket(cx, b) };
             part(cx.layout.range(b).len(), way)
         });
         let others = others.iter().map(|len| part(*len, Way::Plain { rounds: false }));
@@ -136,6 +129,10 @@ impl Average {
     /// My part is ready.
     pub fn start(&mut self, outbox: &mut Outbox<'_>, step: u64, part: usize, data: &[f32]) {
         self.step = step;
+        // What came for steps that are over is of no use to anybody.
+        if self.running.first_key_value().is_some_and(|(key, _)| key.0 < step) {
+            self.running = self.running.split_off(&(step, 0, 0));
+        }
         self.parts[part].started = true;
         let label = self.label(step, part, 0);
         let at = Coder::place(outbox.rank, &label.bare(0), 0);
@@ -172,7 +169,8 @@ impl Average {
         self.step == step && self.parts[part].started
     }
 
-    /// A message of kind [`REDUCE`] has arrived; `data` may be empty before the part is started.
+    /// A message of kind [`REDUCE`] has arrived; `data` may be empty before the part is started. Panics,
+    /// before anything is changed, if it is not one that `from` sends.
     pub fn on_message(
         &mut self,
         outbox: &mut Outbox<'_>,
@@ -181,6 +179,9 @@ impl Average {
         message: Message,
     ) {
         let (step, part, phase) = (message.step, message.bucket as usize, message.seq);
+        if step < self.step || !self.takes(outbox, from, &message) {
+            return;
+        }
         if matches!(self.parts[part].way, Way::Own) {
             return self.gather(step, part).take(outbox, from, message.into_values());
         }
@@ -198,6 +199,21 @@ impl Average {
         if started {
             self.turn(outbox, part);
         }
+    }
+
+    /// Whether this message is new. Panics unless it is one that `from` sends in the sum that it names.
+    fn takes(&mut self, outbox: &Outbox<'_>, from: Rank, message: &Message) -> bool {
+        let (step, part, phase) = (message.step, message.bucket as usize, message.seq);
+        let parts = self.parts.len();
+        assert!(part < parts, "part {part} of the average in step {step}: there are {parts}");
+        let last = self.last_phase(part);
+        assert!(phase <= last, "sum {phase} of part {part} in step {step}: the last is {last}");
+        if matches!(self.parts[part].way, Way::Own) {
+            assert!(self.group.members.contains(&from), "{from} takes no part in the average");
+            message.expect_length(self.parts[part].len);
+            return true;
+        }
+        is_taken(self.reduce(outbox, step, part, phase), from, message)
     }
 
     /// Whether all parts are started and summed.
@@ -373,28 +389,4 @@ fn finished(outbox: &Outbox<'_>, sum: &mut dyn AllReduce, scale: f32, data: &[f3
     let mut mean = outbox.pool.copy(data);
     sum.finish(scale, mean.try_mut().expect("just taken, so held by nobody else"));
     mean
-}
-
-/// The way of bucket `b`.
-fn way(cx: &Context<'_>, b: usize) -> Way {
-    match cx.outbox.coder.shape() {
-        CodecShape::Plain => Way::Plain { rounds: false },
-        CodecShape::Rounding => Way::Plain { rounds: true },
-        CodecShape::Shared => Way::Shared,
-        CodecShape::Own => Way::Own,
-        CodecShape::LowRank => {
-            let cut = Cut::new(tensors(cx.layout, b), cx.outbox.coder.factors());
-            if cut.has_matrices() { Way::LowRank(cut) } else { Way::Plain { rounds: false } }
-        }
-    }
-}
-
-/// The tensors that fill bucket `b`.
-fn tensors(layout: &Layout, b: usize) -> impl Iterator<Item = &crate::layout::Tensor> {
-    let (range, mut end) = (layout.range(b), 0);
-    layout.tensors.iter().filter(move |tensor| {
-        let start = end;
-        end += tensor.len();
-        range.start <= start && end <= range.end
-    })
 }

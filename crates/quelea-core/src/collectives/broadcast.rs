@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::{Group, Label};
 use crate::contract::{Awaited, Outbox};
-use crate::message::Message;
+use crate::message::{Message, Rank};
 use crate::payload::Payload;
 
 /// One broadcast of one vector.
@@ -33,8 +33,12 @@ impl Broadcast {
         self.pass_on(outbox, values);
     }
 
-    /// Elsewhere: the vector has arrived.
-    pub fn on_message(&mut self, outbox: &mut Outbox<'_>, message: Message) {
+    /// Elsewhere: the vector has arrived. Panics, before anything is changed, if `from` does not send it.
+    pub fn on_message(&mut self, outbox: &mut Outbox<'_>, from: Rank, message: Message) {
+        assert!(self.parent() == Some(from), "no vector of a broadcast is to come from {from}");
+        if self.values.is_some() {
+            return;
+        }
         self.pass_on(outbox, message.into_values());
     }
 
@@ -45,12 +49,16 @@ impl Broadcast {
 
     /// Whom it is waiting for.
     pub fn awaiting(&self, out: &mut Vec<Awaited>) {
-        let place = self.relative();
-        if self.values.is_none() && place > 0 {
-            let parent = place & !(1 << place.ilog2());
-            let from = self.group.members[(parent + self.root) % self.group.len()];
+        if let (None, Some(from)) = (&self.values, self.parent()) {
             out.push(Awaited { from, what: "the vector that is broadcast" });
         }
+    }
+
+    /// Whom the vector comes from; nobody at the root.
+    fn parent(&self) -> Option<Rank> {
+        let place = self.relative();
+        let parent = (place > 0).then(|| place & !(1 << place.ilog2()))?;
+        Some(self.group.members[(parent + self.root) % self.group.len()])
     }
 
     fn relative(&self) -> usize {

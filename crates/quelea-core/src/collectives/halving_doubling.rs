@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{AllReduce, Group, Label};
+use super::{AllReduce, Expected, Group, Label};
 use crate::contract::{Awaited, Outbox};
 use crate::message::{Message, Rank};
 use crate::payload::{Payload, Pool};
@@ -46,6 +46,17 @@ pub struct Task {
     pub from: usize,
     /// What is done with it.
     pub action: Action,
+}
+
+impl Task {
+    /// How many elements the message has, in the sum of a vector of `len`.
+    fn len(&self, len: usize) -> usize {
+        match &self.action {
+            Action::Fold | Action::Take => len,
+            Action::Halve { keep, .. } => keep.len(),
+            Action::Double { whole, keep } => whole.len() - keep.len(),
+        }
+    }
 }
 
 /// What a rank does with a message.
@@ -241,6 +252,17 @@ impl AllReduce for HalvingDoubling {
         self.started = true;
         self.post(outbox, data);
         self.advance(outbox, data);
+    }
+
+    fn expected(&self, from: Rank, stage: u32) -> Expected {
+        let Group { members, me, .. } = &*self.group;
+        let all = plan(members.len(), *me, self.len);
+        match all.iter().find(|task| task.stage == stage && members[task.from] == from) {
+            None => Expected::Nothing,
+            Some(_) if self.early.contains_key(&stage) => Expected::Here,
+            Some(_) if !self.plan.iter().any(|task| task.stage == stage) => Expected::Here,
+            Some(task) => Expected::Length(task.len(self.len)),
+        }
     }
 
     fn on_message(&mut self, outbox: &mut Outbox<'_>, data: &[f32], _from: Rank, message: Message) {

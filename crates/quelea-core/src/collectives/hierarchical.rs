@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{AllReduce, Group, Label, Ring};
+use super::{AllReduce, Expected, Group, Label, Ring};
 use crate::contract::{Awaited, Outbox};
 use crate::layout::chunks;
 use crate::message::{Message, Rank};
@@ -84,6 +84,12 @@ impl Hierarchical {
     /// Stages of chunk c: `base(c)` inwards, then the ring's, then outwards.
     fn base(&self, c: usize) -> u32 {
         c as u32 * (self.ring_stages + 2)
+    }
+
+    /// The chunk that the messages of `stage` belong to, and their stage in it.
+    fn place_of(&self, stage: u32) -> (usize, u32) {
+        let stages = self.ring_stages + 2;
+        ((stage / stages) as usize, stage % stages)
     }
 
     fn sum_if_complete(&mut self, outbox: &mut Outbox<'_>, data: &[f32], c: usize) {
@@ -187,6 +193,39 @@ impl AllReduce for Hierarchical {
         }
     }
 
+    fn expected(&self, from: Rank, stage: u32) -> Expected {
+        let (c, stage) = self.place_of(stage);
+        let place = self.group.members.iter().position(|rank| *rank == from);
+        let (Some(chunk), Some(place)) = (self.chunks.get(c), place) else {
+            return Expected::Nothing;
+        };
+        let owns = chunk.owner == self.group.me;
+        let (is_sent, is_here) = if stage == 0 {
+            let is_neighbour = place != self.group.me && self.home.contains(&place);
+            let is_here = chunk.local.is_some() || chunk.parts.contains_key(&place);
+            (owns && is_neighbour, is_here)
+        } else if stage == self.ring_stages + 1 {
+            (!owns && place == chunk.owner, chunk.complete.is_some())
+        } else {
+            match &chunk.ring {
+                None if owns => return Expected::Here,
+                None => return Expected::Nothing,
+                Some(ring) => {
+                    let is_early = |(_, early): &(Rank, Message)| early.stage == stage - 1;
+                    return match ring.expected(from, stage - 1) {
+                        Expected::Length(_) if chunk.early.iter().any(is_early) => Expected::Here,
+                        expected => expected,
+                    };
+                }
+            }
+        };
+        match (is_sent, is_here) {
+            (false, _) => Expected::Nothing,
+            (true, true) => Expected::Here,
+            (true, false) => Expected::Length(chunk.range.len()),
+        }
+    }
+
     fn on_message(
         &mut self,
         outbox: &mut Outbox<'_>,
@@ -194,8 +233,7 @@ impl AllReduce for Hierarchical {
         from: Rank,
         mut message: Message,
     ) {
-        let c = (message.stage / (self.ring_stages + 2)) as usize;
-        let stage = message.stage % (self.ring_stages + 2);
+        let (c, stage) = self.place_of(message.stage);
         let Some(chunk) = self.chunks.get_mut(c) else { return };
         if stage == 0 {
             let place = self.group.members.binary_search(&from).expect("a member sent it");

@@ -32,8 +32,8 @@ pub struct Recovery {
     sponsor: Option<Rank>,
     /// Ranks that I owe my state, as soon as no gradient is being computed with it.
     owed: Vec<Rank>,
-    /// The state that a peer sends me, part by part.
-    parts: BTreeMap<u32, Payload>,
+    /// The state that peers send me, part by part. Only that of the sponsor is taken over.
+    parts: BTreeMap<Rank, BTreeMap<u32, Payload>>,
 }
 
 /// How a recovery ended.
@@ -61,24 +61,27 @@ impl Recovery {
         self.compare(cx)
     }
 
-    /// A message of kind [`FIRST_KIND`] or above has arrived.
+    /// A message of kind [`FIRST_KIND`] or above has arrived. Panics, before anything is changed, if it is
+    /// not one that an honest rank sends.
     pub fn on_message(
         &mut self,
         cx: &mut Context<'_>,
         from: Rank,
         message: Message,
     ) -> Option<Recovered> {
+        if !self.running {
+            return None;
+        }
         if message.kind == STEP {
+            // Peers could only finish the step with all of my gradient.
+            let is_possible = message.step <= cx.step || !cx.computing;
+            assert!(is_possible, "it is at step {}, which needs my gradient", message.step);
             self.steps.insert(from, message.step);
             return self.compare(cx);
         }
-        let (step, total) = (message.step, message.count);
-        self.parts.insert(message.stage, message.into_values());
-        if !self.running || self.parts.len() < total as usize {
-            return None;
-        }
-        self.take_over(cx, step);
-        Some(Recovered::Entered)
+        expect_part(cx, &message);
+        self.parts.entry(from).or_default().insert(message.stage, message.into_values());
+        self.take_over(cx)
     }
 
     /// The gradient that was being computed is here, so my parameters are too.
@@ -103,7 +106,7 @@ impl Recovery {
         if cx.step < most {
             self.sponsor =
                 self.steps.iter().find(|(_, step)| **step == most).map(|(rank, _)| *rank);
-            return None;
+            return self.take_over(cx);
         }
         let me = cx.outbox.rank;
         if !self.steps.iter().any(|(rank, step)| *step == most && *rank < me) {
@@ -134,15 +137,34 @@ impl Recovery {
         }
     }
 
-    fn take_over(&mut self, cx: &mut Context<'_>, step: u64) {
+    /// Enters with the sponsor's state, if it is here.
+    fn take_over(&mut self, cx: &mut Context<'_>) -> Option<Recovered> {
+        let sponsor = self.sponsor?;
+        if self.parts.get(&sponsor)?.len() < 1 + cx.optimizer.vectors().len() {
+            return None;
+        }
         // Peers could only finish the step with all of my gradient, so I am not computing one.
         assert!(!cx.computing, "a rank that is behind has handed its whole gradient over");
-        let mut parts = std::mem::take(&mut self.parts).into_values();
+        let step = self.steps[&sponsor];
+        let mut parts = self.parts.remove(&sponsor)?.into_values();
+        self.parts.clear();
         cx.params.copy_from_slice(&parts.next().expect("the parameters come first"));
         for (vector, part) in cx.optimizer.vectors().into_iter().zip(parts) {
             vector.copy_from_slice(&part);
         }
         cx.outbox.out.push(Effect::JumpToStep(step));
         self.running = false;
+        Some(Recovered::Entered)
     }
+}
+
+/// Panics unless this is a part of a state like mine.
+fn expect_part(cx: &mut Context<'_>, message: &Message) {
+    let vectors = cx.optimizer.vectors();
+    let (stage, count) = (message.stage as usize, message.count as usize);
+    let total = 1 + vectors.len();
+    assert!(stage < total && count == total, "part {stage} of {count} of a state of {total} parts");
+    // The parameters themselves may be lent; a vector of the optimizer is empty before its first step.
+    let len = if stage == 0 { cx.layout.len() } else { vectors[stage - 1].len() };
+    message.expect_length(len);
 }

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{AllReduce, Group, Label};
+use super::{AllReduce, Expected, Group, Label};
 use crate::contract::{Awaited, Outbox};
 use crate::layout::chunks;
 use crate::message::{Message, Rank};
@@ -58,10 +58,17 @@ impl Ring {
         outbox.send(next, message);
     }
 
+    /// The chunk that comes in this stage.
+    fn chunk_of(&self, stage: u32) -> usize {
+        let reduces = self.group.len() as u32 - 1;
+        let back = if stage < reduces { stage + 1 } else { stage - reduces };
+        self.place(back as usize)
+    }
+
     fn receive(&mut self, outbox: &mut Outbox<'_>, data: &[f32], stage: u32, values: Payload) {
         let last_reduce = self.group.len() as u32 - 2;
+        let chunk = self.chunk_of(stage);
         if stage <= last_reduce {
-            let chunk = self.place(stage as usize + 1);
             outbox.work(values.len() * 4);
             let mut sum = values.plus(&data[self.chunks[chunk].clone()], outbox.pool);
             if stage == last_reduce {
@@ -70,7 +77,6 @@ impl Ring {
             }
             self.send(outbox, stage + 1, sum);
         } else {
-            let chunk = self.place((stage - last_reduce - 1) as usize);
             self.complete[chunk] = Some(values.clone());
             if stage + 1 < self.stages() {
                 self.send(outbox, stage + 1, values);
@@ -94,6 +100,16 @@ impl AllReduce for Ring {
         let own = outbox.pool.copy(&data[self.chunks[self.group.me].clone()]);
         self.send(outbox, 0, own);
         self.advance(outbox, data);
+    }
+
+    fn expected(&self, from: Rank, stage: u32) -> Expected {
+        if stage >= self.stages() || from != self.group.members[self.place(1)] {
+            return Expected::Nothing;
+        }
+        if self.next.is_some_and(|next| stage < next) || self.early.contains_key(&stage) {
+            return Expected::Here;
+        }
+        Expected::Length(self.chunks[self.chunk_of(stage)].len())
     }
 
     fn on_message(&mut self, outbox: &mut Outbox<'_>, data: &[f32], _from: Rank, message: Message) {

@@ -89,6 +89,7 @@ fn all_reduce(entry: &Entry, hosts: &[u32], inputs: &[Vec<f32>], seed: u64) -> V
         } else if let Some((from, to, message)) = wires.next() {
             // Before its start a machine is not lent the data.
             let lent: &[f32] = if to_start.contains(&to) { &[] } else { &data[to] };
+            assert!(is_taken(&*machines[to], from, &message));
             wires.event(to, |io| machines[to].on_message(io, lent, from, message));
         } else {
             break;
@@ -186,8 +187,8 @@ fn a_broadcast_reaches_everybody_from_every_root() {
             let mut machines: Vec<_> =
                 (0..n).map(|r| Broadcast::new(wires.group(r), LABEL, root)).collect();
             wires.event(root, |io| machines[root].start(io, io.pool.copy(&[1.0, 2.0])));
-            while let Some((_, to, message)) = wires.next() {
-                wires.event(to, |io| machines[to].on_message(io, message));
+            while let Some((from, to, message)) = wires.next() {
+                wires.event(to, |io| machines[to].on_message(io, from, message));
             }
             for machine in &machines {
                 assert_eq!(machine.values().expect("reached")[..], [1.0, 2.0]);
@@ -206,14 +207,77 @@ fn an_all_gather_brings_everybodys_vector_to_everybody() {
             let own = wires.pool.copy(&vec![rank as f32; rank + 1]);
             wires.event(rank, |io| machine.start(io, own));
         }
-        while let Some((_, to, message)) = wires.next() {
-            wires.event(to, |io| machines[to].on_message(io, message));
+        while let Some((from, to, message)) = wires.next() {
+            wires.event(to, |io| machines[to].on_message(io, from, message));
         }
         for machine in &machines {
             let gathered = machine.gathered().expect("all are here");
             for (place, values) in gathered.iter().enumerate() {
                 assert_eq!(values[..], vec![place as f32; place + 1]);
             }
+        }
+    }
+}
+
+/// What a machine of rank 1 says to one message, before and after its start.
+fn refusal(entry: &Entry, from: u32, stage: u32, len: usize) -> Option<String> {
+    let wires = Wires::new(&[0, 0, 1, 1], 1);
+    let machine = (entry.build)(wires.group(1), LABEL, 40);
+    let values = wires.pool.copy(&vec![1.0; len]);
+    let mut message = Message::new(1, 0, 0).with(values);
+    message.stage = stage;
+    let expect = || assert!(is_taken(&*machine, Rank(from), &message));
+    let refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(expect)).err()?;
+    Some(refused.downcast_ref::<String>().expect("a sentence").clone())
+}
+
+#[test]
+fn only_what_a_rank_sends_in_a_stage_is_taken_and_at_its_length() {
+    // From whom rank 1 gets the messages of a stage, and how long they are.
+    let expected: [(&str, &[[u32; 3]]); 3] = [
+        ("ring", &[[0, 0, 10], [0, 1, 10], [0, 2, 10], [0, 3, 10], [0, 4, 10], [0, 5, 10]]),
+        ("halving-doubling", &[[3, 1, 20], [0, 2, 10], [0, 3, 10], [3, 4, 20]]),
+        // Chunk 0 is rank 0's; that of rank 1 comes from rank 0 and by a ring with rank 3.
+        ("hierarchical", &[[0, 3, 20], [0, 4, 20], [3, 5, 10], [3, 6, 10]]),
+    ];
+    for (name, expected) in expected {
+        let entry = COLLECTIVES.iter().find(|entry| entry.meta.name == name).expect("in the table");
+        for (from, stage) in (0..4).flat_map(|from| (0..9).map(move |stage| (from, stage))) {
+            let good = expected.iter().find(|[who, when, _]| (*who, *when) == (from, stage));
+            for len in [0, 9, 10, 11, 20, 40] {
+                let refused = refusal(entry, from, stage, len);
+                let sentence = match good {
+                    Some([.., right]) if *right as usize == len => None,
+                    Some([.., right]) => Some(format!(
+                        "its vectors of bucket 0 in step 0 do not have {right} elements"
+                    )),
+                    None => Some(format!(
+                        "no message of stage {stage} of bucket 0 in step 0 is to come from rank {from}"
+                    )),
+                };
+                assert_eq!(refused, sentence, "{name}, rank {from}, stage {stage}, {len} elements");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_message_that_is_here_is_not_taken_again() {
+    for entry in COLLECTIVES {
+        let mut wires = Wires::new(&[0, 0, 0, 1, 1], 3);
+        let data = inputs(5, 40, 1);
+        let mut machines: Vec<_> =
+            (0..5).map(|r| (entry.build)(wires.group(r), LABEL, 40)).collect();
+        for rank in 0..5 {
+            wires.event(rank, |io| machines[rank].start(io, &data[rank]));
+        }
+        while let Some((from, to, message)) = wires.next() {
+            let stage = message.stage;
+            let expected = machines[to].expected(from, stage);
+            assert!(matches!(expected, Expected::Length(_)), "{} {stage}", entry.meta.name);
+            wires.event(to, |io| machines[to].on_message(io, &data[to], from, message));
+            let expected = machines[to].expected(from, stage);
+            assert_eq!(expected, Expected::Here, "{} {stage}", entry.meta.name);
         }
     }
 }

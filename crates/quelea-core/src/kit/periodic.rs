@@ -15,6 +15,7 @@
 
 mod entries;
 mod outer;
+mod parts;
 mod period;
 mod rounds;
 
@@ -24,9 +25,7 @@ use super::exchange::Exchange;
 use crate::codec::CodecShape;
 use crate::collectives::average::{Average, REDUCE};
 use crate::contract::{Algorithm, Awaited, Context, JoinRule, Mode};
-use crate::layout::Layout;
 use crate::message::{Message, Rank};
-use crate::optim::Optimizer;
 use crate::options::Options;
 use crate::state::Visitor;
 use crate::vector;
@@ -36,6 +35,7 @@ pub use entries::{
     properties_of_outer, traffic, traffic_of_outer, traffic_with_gossip,
 };
 pub use outer::{Outer, OuterRound, PlainAveraging, outer_step};
+use parts::bucket;
 pub use period::{Every, Period, period_key};
 use rounds::{RESULT, ROUND, RoundComparison};
 
@@ -212,9 +212,19 @@ impl Periodic {
         handed.collect::<Vec<_>>().into_iter().for_each(|part| self.start(cx, part));
     }
 
+    /// The lengths of the parts that a result consists of: after a round, and as they are here.
+    fn result_lens(&mut self) -> Vec<[usize; 2]> {
+        let len = self.start.len();
+        let here: Vec<usize> = self.outer.vectors().iter().map(|vector| vector.len()).collect();
+        let outer = here.iter().enumerate().map(|(k, here)| [self.outer.vector_len(k, len), *here]);
+        let numbers = self.period.numbers().len();
+        [[len; 2], [numbers; 2]].into_iter().chain(outer).collect()
+    }
+
     /// Takes over what others have made of the average that I am waiting in.
-    fn on_result(&mut self, cx: &mut Context<'_>, message: Message) {
-        let Some(parts) = self.rounds.on_result(message) else { return };
+    fn take_result(&mut self, cx: &mut Context<'_>) {
+        let total = self.result_lens().len();
+        let Some(parts) = self.rounds.take_result(self.round, total) else { return };
         self.start.copy_from_slice(&parts[0]);
         cx.params.copy_from_slice(&parts[0]);
         self.period.numbers().copy_from_slice(&parts[1]);
@@ -246,21 +256,6 @@ impl Periodic {
         if started {
             self.finish_if_done(cx);
         }
-    }
-}
-
-/// Bucket `part` of the model, or, counting on, of the optimizer's vectors.
-fn bucket<'a>(
-    part: usize,
-    layout: &Layout,
-    params: &'a mut [f32],
-    optimizer: &'a mut dyn Optimizer,
-) -> &'a mut [f32] {
-    let buckets = layout.buckets.len();
-    let range = layout.range(part % buckets);
-    match part / buckets {
-        0 => &mut params[range],
-        vector => &mut optimizer.vectors().swap_remove(vector - 1)[range],
     }
 }
 
@@ -321,9 +316,14 @@ impl Algorithm for Periodic {
             REDUCE => self.on_reduce(cx, from, message),
             ROUND => {
                 self.rounds.on_round(from, &message);
+                self.take_result(cx);
                 self.compare(cx);
             }
-            RESULT => self.on_result(cx, message),
+            RESULT => {
+                let lens = self.result_lens();
+                self.rounds.on_result(from, message, &lens);
+                self.take_result(cx);
+            }
             _ => {
                 let gossip = self.gossip.as_mut();
                 if let Some(b) = gossip.and_then(|gossip| gossip.on_message(cx, from, message)) {

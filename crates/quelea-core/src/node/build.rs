@@ -88,7 +88,7 @@ impl RunSpec {
             phase: Phase::New,
             outside: false,
             computed: Computed::default(),
-            held: Vec::new(),
+            held: Default::default(),
             inspection: Inspection::default(),
             origin: Time::ZERO,
             effects: Vec::new(),

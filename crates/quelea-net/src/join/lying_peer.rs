@@ -19,11 +19,13 @@ use quelea_control::LossPolicy;
 use quelea_control::RankEvent;
 use quelea_core::message::{Message, Part};
 use quelea_core::node::Loan;
+use quelea_core::options::Value;
 use quelea_core::payload::Pool;
 use quelea_core::poison::PoisonPolicy;
 use quelea_core::problems::{Computed, GradientSource, Problem};
 use quelea_core::properties::DeployedFrom;
 use quelea_core::time::Time;
+use quelea_core::view::View;
 use quelea_record::{ModelSlices, Observer, Outcome, RankReport, Record, RecordKind, Request};
 
 use super::*;
@@ -240,12 +242,33 @@ struct LyingRun {
     request: Option<Request>,
     /// Whether honest ranks wait until somebody was lost.
     is_gated: bool,
+    /// Options of the algorithm that are not its defaults.
+    options: Vec<(&'static str, Value)>,
 }
 
 impl LyingRun {
     fn of(algorithm: &str) -> LyingRun {
         let run = Run::of(algorithm, WORKERS as usize).steps(30);
-        LyingRun { run, poison: PoisonPolicy::Ignore, request: None, is_gated: true }
+        let poison = PoisonPolicy::Ignore;
+        LyingRun { run, poison, request: None, is_gated: true, options: Vec::new() }
+    }
+
+    fn option(mut self, name: &'static str, value: Value) -> LyingRun {
+        self.options.push((name, value));
+        self
+    }
+
+    /// Ranks 0 and 1 are on one host, 2 and 3 on another.
+    fn setup(&self) -> RunSpec {
+        let mut setup = RunSpec { poison: self.poison, ..self.run.setup() };
+        for (name, value) in &self.options {
+            setup.options = setup.options.with(name, value.clone());
+        }
+        if self.options.iter().any(|(name, _)| *name == "collective") {
+            let hosts: Vec<u32> = (0..WORKERS).map(|rank| rank / 2).collect();
+            setup.view = Arc::new(View::first(WORKERS as usize, 0, hosts.into(), None));
+        }
+        setup
     }
 
     /// What it comes to: all processes but that of rank 0 are threads, over TLS.
@@ -257,8 +280,7 @@ impl LyingRun {
         let coordinator = Coordinator::bind("127.0.0.1:0", here).expect("a free port");
         let address = coordinator.address().to_string();
         let gate = Arc::<Gate>::default();
-        let (setup, problem) =
-            (RunSpec { poison: self.poison, ..self.run.setup() }, self.run.problem());
+        let (setup, problem) = (self.setup(), self.run.problem());
         let problem: Arc<dyn Problem> = Arc::new(problem);
         let gradients = || {
             let (problem, gate) = (Arc::clone(&problem), self.is_gated.then(|| Arc::clone(&gate)));
@@ -522,4 +544,101 @@ fn messages_of_other_views_buckets_lengths_and_steps_cost_the_liar_its_place() {
         let (outcome, _) = LyingRun::of("d-psgd").with(lie);
         assert_expelled(&outcome, reason);
     }
+}
+
+/// As [`assert_expelled`], but the rank that got the lies may be gone too: where it is one alone, its word stands
+/// against the liar's, and the second complaint counts.
+fn assert_contained(outcome: &Outcome, reason: &str) {
+    let lost = lost(outcome);
+    assert!(lost.contains(&LIAR) && lost.len() <= 2, "{reason}: {:?}", outcome.warnings);
+    for rank in outcome.ranks.iter().filter(|rank| !rank.lost && !rank.is_server) {
+        assert_eq!(rank.steps, 30, "rank {}", rank.rank);
+        assert!(rank.params.iter().all(|value| value.is_finite()), "rank {}", rank.rank);
+    }
+    let warnings = &outcome.warnings;
+    let is_named = |text: &String| text.starts_with("lost rank 2: ") && text.contains(reason);
+    assert!(warnings.iter().any(is_named), "{reason}: {warnings:?}");
+    let has_failed = |text: &String| text.contains("panicked");
+    assert!(!warnings.iter().any(has_failed), "an honest rank failed: {warnings:?}");
+}
+
+/// Lies in the messages of collectives and to servers, and what is said of each.
+fn lies_of_content() -> Vec<(Lies, &'static str)> {
+    let vector = |values: &[f32]| {
+        let values = Pool::new().copy(values);
+        changed(move |message| message.parts = [Part::Values(values.clone()), Part::Empty])
+    };
+    let refused = "it sent a message that could not be taken: its vectors of bucket ";
+    vec![
+        (vector(&[1.0]), refused),
+        (vector(&[]), refused),
+        (vector(&[2.0; 37]), refused),
+        (changed(|message| message.parts = Default::default()), refused),
+        (changed(|message| message.view = 9), "it is of view 9"),
+        (changed(|message| message.bucket = 9999), "there is no bucket 9999"),
+    ]
+}
+
+#[test]
+fn whoever_lies_in_a_collective_or_to_a_server_is_the_one_who_goes() {
+    let runs: [fn() -> LyingRun; 6] = [
+        || all_reduce_by("ring"),
+        || all_reduce_by("halving-doubling"),
+        || all_reduce_by("hierarchical"),
+        || all_reduce_by("auto"),
+        || LyingRun::of("local-sgd").option("period", Value::Number(2.0)),
+        || LyingRun::of("sync-ps"),
+    ];
+    // Beside each other: where one rank's word stands against another's, two seconds pass.
+    std::thread::scope(|scope| {
+        for run in runs {
+            scope.spawn(move || {
+                for (lie, reason) in lies_of_content() {
+                    let (outcome, _) = run().with(lie);
+                    assert_contained(&outcome, reason);
+                }
+            });
+        }
+    });
+}
+
+fn all_reduce_by(collective: &str) -> LyingRun {
+    LyingRun::of("allreduce").option("collective", Value::Text(collective.to_string()))
+}
+
+#[test]
+fn whoever_sends_what_is_not_its_to_send_in_a_collective_is_the_one_who_goes() {
+    let refused = "it sent a message that could not be taken: ";
+    for name in ["ring", "halving-doubling", "hierarchical"] {
+        let lies: [(Lies, &str); 2] = [
+            (changed(|message| message.stage += 77), "no message of stage"),
+            (changed(|message| message.seq = 7), "sum 7 of part"),
+        ];
+        for (lie, reason) in lies {
+            let (outcome, _) = all_reduce_by(name).with(lie);
+            assert_contained(&outcome, &format!("{refused}{reason}"));
+        }
+    }
+}
+
+#[test]
+fn a_false_model_of_a_replica_is_left_out_of_the_final_one_and_named() {
+    let lies = Lies::told(|event| match event {
+        RankEvent::Report(mut report) => {
+            // Far from absurd, and far from the truth.
+            report.model[3] = 1e17;
+            vec![RankEvent::Report(report)]
+        }
+        event => vec![event],
+    });
+    let trial = LyingRun { is_gated: false, ..LyingRun::of("allreduce") };
+    let expected = trial.run.threads().expect("threads");
+    let expected = ModelSlices::of(&expected).deployed(DeployedFrom::Workers);
+    let (outcome, _) = trial.with(lies);
+    let models = ModelSlices::of(&outcome);
+    assert_eq!(models.workers.len(), WORKERS as usize - 1);
+    assert_eq!(models.deployed(DeployedFrom::Workers), expected);
+    let named = "the model of rank 2 is left out of the final one: its element 3 is 1e17";
+    let warnings = &outcome.warnings;
+    assert!(warnings.iter().any(|text| text.starts_with(named)), "{warnings:?}");
 }

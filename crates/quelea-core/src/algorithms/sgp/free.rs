@@ -5,7 +5,7 @@
 //!                            for each receiver j: add its share to what j is owed;  pay j
 //!                            z_i[b] ← x_i[b]/w_i
 //! pay j:                     if j has acknowledged the last payment: send all that j is owed, numbered
-//!                            if that was 8 of my steps ago: send the last payment once more
+//!                            if that was 8 of my steps ago (then 16, 32, …): send it once more
 //! upon a payment from j:     acknowledge it;  if it is new: (x_i[b], w_i) ← (x_i[b], w_i) + payment
 //! upon its acknowledgement:  forget the payment;  pay j
 //! upon drain:                pay everyone
@@ -30,7 +30,8 @@ use crate::view::View;
 const PAYMENT: u8 = 1;
 const ACKNOWLEDGE: u8 = 2;
 
-/// The sender's steps after which a payment without an acknowledgement is sent again.
+/// The sender's steps after which a payment without an acknowledgement is sent again; after that, twice as many
+/// each time, so that copies do not pile up before a link that is only slow.
 const PATIENCE_STEPS: u64 = 8;
 
 /// A worker whose weight is below this keeps its mass in that step.
@@ -58,6 +59,8 @@ struct Debt {
     seq: u64,
     /// The sender's step when it was last sent.
     paid_at: u64,
+    /// How often it was sent again. A resumed worker counts anew: it sends all of them again at its start.
+    repeats: u32,
     /// The last payment, until it is acknowledged.
     paid: Mass,
     /// The sum of the shares since then.
@@ -90,10 +93,16 @@ impl Debt {
         if self.paid.values.is_none() && self.owed.values.is_some() {
             self.paid = std::mem::take(&mut self.owed);
             self.seq += 1;
+            self.repeats = 0;
             self.send(outbox, step, to, b);
-        } else if self.paid.values.is_some() && step >= self.paid_at + PATIENCE_STEPS {
+        } else if self.paid.values.is_some() && step >= self.paid_at + self.patience() {
+            self.repeats += 1;
             self.send(outbox, step, to, b);
         }
+    }
+
+    fn patience(&self) -> u64 {
+        PATIENCE_STEPS << self.repeats.min(32)
     }
 
     fn send(&mut self, outbox: &mut Outbox<'_>, step: u64, to: Rank, b: usize) {

@@ -14,7 +14,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use crate::collectives::{self, AllReduce, COLLECTIVES, Group, Label};
+use crate::collectives::{self, AllReduce, COLLECTIVES, Group, Label, is_taken};
 use crate::contract::{Awaited, Outbox};
 use crate::message::{Message, Part, Rank};
 use crate::payload::Payload;
@@ -87,7 +87,9 @@ impl GroupSum {
 
     fn on_message(&mut self, outbox: &mut Outbox<'_>, len: usize, from: Rank, message: Message) {
         let part = message.seq as usize;
-        if part >= self.machines.len() {
+        let most = self.machines.len();
+        assert!(part < most, "vector {part} of a bucket: there are at most {most}");
+        if !is_taken(self.machine(part, len), from, &message) {
             return;
         }
         let own = self.own.take();
@@ -97,7 +99,10 @@ impl GroupSum {
     }
 
     fn is_done(&self) -> bool {
-        self.started && self.machines.iter().flatten().all(|machine| machine.is_done())
+        let is_done = |part: usize| self.machines[part].as_ref().is_some_and(|m| m.is_done());
+        let Some(own) = self.own.as_ref().filter(|_| self.started) else { return false };
+        // What came for a vector that nobody puts in is not waited for.
+        vectors(own).all(|(part, _)| is_done(part))
     }
 
     /// The mean of each vector; the sum must be done.

@@ -5,9 +5,14 @@ pub trait Outer: Send {
     /// `params` holds the average a; writes the start of the next round over it and over `start`.
     fn step(&mut self, round: OuterRound, start: &mut [f32], params: &mut [f32]);
 
-    /// State vectors, whose lengths may change.
+    /// State vectors: empty before the first round, then of [these lengths](Outer::vector_len).
     fn vectors(&mut self) -> Vec<&mut Vec<f32>> {
         Vec::new()
+    }
+
+    /// How long state vector number `slot` is after a round, for a model of `len` elements.
+    fn vector_len(&self, _slot: usize, len: usize) -> usize {
+        len
     }
 
     /// Where rounds start ahead of the model that is deployed: the model is `params + a·v` for this

@@ -17,8 +17,8 @@ pub const RESULT: u8 = 0xf1;
 pub struct RoundComparison {
     /// Rounds of the others, until the comparison is over.
     known: Option<BTreeMap<Rank, u64>>,
-    /// The result that a peer sends me, part by part.
-    result: BTreeMap<u32, Payload>,
+    /// The results that peers send me, part by part. Only that of a rank that is ahead is taken over.
+    results: BTreeMap<Rank, BTreeMap<u32, Payload>>,
 }
 
 impl RoundComparison {
@@ -29,7 +29,7 @@ impl RoundComparison {
 
     /// Membership has changed, and I have finished `round` rounds.
     pub fn begin(&mut self, cx: &mut Context<'_>, round: u64) {
-        *self = RoundComparison { known: Some(BTreeMap::new()), result: BTreeMap::new() };
+        *self = RoundComparison { known: Some(BTreeMap::new()), results: BTreeMap::new() };
         let mut message = Message::new(ROUND, cx.step, 0);
         message.seq = round;
         let me = cx.outbox.rank;
@@ -69,16 +69,31 @@ impl RoundComparison {
         }
     }
 
-    /// A message of kind [`RESULT`] has arrived. Returns all parts once they are there, which ends
-    /// the comparison.
-    pub fn on_result(&mut self, message: Message) -> Option<Vec<Payload>> {
-        let total = message.count as usize;
-        self.result.insert(message.stage, message.into_values());
-        if self.result.len() < total {
-            return None;
+    /// A message of kind [`RESULT`] has arrived, at a rank whose results have parts of these lengths, one
+    /// or the other. Panics, before anything is changed, if it is not such a part.
+    pub fn on_result(&mut self, from: Rank, message: Message, lens: &[[usize; 2]]) {
+        let (stage, count, total) = (message.stage as usize, message.count as usize, lens.len());
+        let is_part = stage < total && count == total;
+        assert!(is_part, "part {stage} of {count} of a result of {total} parts");
+        let [usual, other] = lens[stage];
+        if !message.has_length(other) {
+            message.expect_length(usual);
         }
-        self.known = None;
-        Some(std::mem::take(&mut self.result).into_values().collect())
+        if self.is_running() {
+            self.results.entry(from).or_default().insert(stage as u32, message.into_values());
+        }
+    }
+
+    /// All `total` parts of the result of a rank that has finished more than `round` rounds, once they are
+    /// here, which ends the comparison.
+    pub fn take_result(&mut self, round: u64, total: usize) -> Option<Vec<Payload>> {
+        let known = self.known.as_ref()?;
+        let is_ahead = |rank: &Rank| known.get(rank).is_some_and(|r| *r > round);
+        let mut whole = self.results.iter().filter(|(_, parts)| parts.len() == total);
+        let from = whole.find(|(rank, _)| is_ahead(rank)).map(|(rank, _)| *rank)?;
+        let parts = self.results.remove(&from)?;
+        *self = RoundComparison::default();
+        Some(parts.into_values().collect())
     }
 
     /// The ranks that it is waiting for.
