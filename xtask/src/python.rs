@@ -24,13 +24,30 @@ pub(crate) fn run_with_all(python: &Path) -> Result<()> {
     test(python, &[])
 }
 
-fn test(python: &Path, words: &[String]) -> Result<()> {
+/// What is tested with the oldest PyTorch too: how scripts use the package, and the bits of DDP and of equations.
+const OF_OLDEST: &[&str] = &["tests/test_use.py", "tests/test_equations.py", "tests/test_ddp.py"];
+
+/// The tests of what depends on PyTorch's version, in the environment of the oldest. The module is built.
+pub(crate) fn test_with_oldest(python: &Path) -> Result<()> {
+    execute(pytest(python)?.args(OF_OLDEST))
+}
+
+/// pytest over the package that is built.
+fn pytest(python: &Path) -> Result<Command> {
     let package = lay_out("debug")?;
     let mut pytest = Command::new(python);
-    pytest.args(["-m", "pytest", "-q", "-p", "no:cacheprovider"]).args(words);
+    pytest.args(["-m", "pytest", "-q", "-p", "no:cacheprovider"]);
     pytest.current_dir(root().join("crates/quelea-py"));
     pytest.env("PYTHONPATH", package).env("PYTHONDONTWRITEBYTECODE", "1");
     pytest.env("QUELEA_PROGRAM", target_folder()?.join("debug/quelea"));
+    // Several processes share the cores.
+    pytest.env("OMP_NUM_THREADS", "1");
+    Ok(pytest)
+}
+
+fn test(python: &Path, words: &[String]) -> Result<()> {
+    let mut pytest = pytest(python)?;
+    pytest.args(words);
     match environment::pandas(python) {
         Ok(path) => {
             pytest.env("QUELEA_PANDAS_PATH", path);
@@ -43,8 +60,6 @@ fn test(python: &Path, words: &[String]) -> Result<()> {
         }
         Err(problem) => println!("skipped: Transformers and Lightning ({problem:#})"),
     }
-    // Several processes share the cores.
-    pytest.env("OMP_NUM_THREADS", "1");
     execute(&mut pytest)
 }
 
