@@ -43,7 +43,8 @@ impl RatioTable {
             let number = |field: &str| row[field].as_f64().unwrap_or(f64::NAN);
             let [first, second] = self.fields.map(number);
             let (unit, ratio) = (self.unit, number("ratio"));
-            let _ = writeln!(table, "| {name} | {first:.1} {unit} | {second:.1} {unit} | {ratio:.2} |");
+            let _ =
+                writeln!(table, "| {name} | {first:.1} {unit} | {second:.1} {unit} | {ratio:.2} |");
         }
         table
     }

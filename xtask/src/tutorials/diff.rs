@@ -48,9 +48,14 @@ mod tests {
 
     #[test]
     fn added_and_kept_lines_are_the_script_and_removed_ones_are_not() {
-        let script = applied("+import a\n model = b\n-old()\n for batch in loader:\n     ...  # as it is\n");
+        let script =
+            applied("+import a\n model = b\n-old()\n for batch in loader:\n     ...  # as it is\n");
         let script = script.expect("a diff");
-        assert!(script.contains("import a\nmodel = b\nfor batch in loader:\n    inputs, targets = batch\n"));
+        assert!(
+            script.contains(
+                "import a\nmodel = b\nfor batch in loader:\n    inputs, targets = batch\n"
+            )
+        );
         assert!(!script.contains("old") && !script.contains("..."));
         assert!(applied("not of a diff\n").is_err());
     }

@@ -112,7 +112,11 @@ pub(super) const EXCEPTIONS: &[Exception] = &[
         "",
         "serves until workers have joined: crates/quelea-cli/tests/trust.rs runs both, with the token that is printed",
     ),
-    of_readme("quelea join TOKEN", "", "needs the token of the line before: crates/quelea-cli/tests/trust.rs"),
+    of_readme(
+        "quelea join TOKEN",
+        "",
+        "needs the token of the line before: crates/quelea-cli/tests/trust.rs",
+    ),
     of_readme(
         "export QUELEA_SECRET=…",
         "export QUELEA_SECRET=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')",

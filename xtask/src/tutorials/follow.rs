@@ -124,7 +124,9 @@ struct Done {
 /// Whether a script starts Python.
 fn needs_python(script: &str) -> bool {
     script.lines().any(|line| {
-        line.starts_with("python ") || line.starts_with("torchrun ") || line.starts_with("agent() { torchrun")
+        line.starts_with("python ")
+            || line.starts_with("torchrun ")
+            || line.starts_with("agent() { torchrun")
     })
 }
 
