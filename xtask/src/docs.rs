@@ -5,6 +5,7 @@ mod facts;
 mod failures;
 mod knobs;
 mod lists;
+mod ratios;
 mod readme;
 mod survivors;
 mod typed;
@@ -40,6 +41,10 @@ pub(crate) fn run() -> Result<()> {
     let file = page_file(survivors::PAGE);
     let table = survivors::table(&kept);
     write(&file, &with_table(&fs::read_to_string(&file)?, survivors::MARK, &table)?)?;
+    for table in ratios::TABLES {
+        let file = page_file(table.page);
+        write(&file, &table.renewed(&fs::read_to_string(&file)?, &kept)?)?;
+    }
     lists::check()
 }
 
@@ -65,7 +70,7 @@ fn write(file: &Path, page: &str) -> Result<()> {
 /// Trains with everything, or with the algorithms `names`; a9a is used where the shared data are.
 pub(crate) fn matrix(names: &[String]) -> Result<()> {
     let (page, data) = (root().join("docs/convergence.md"), root().join("../shared/data/libsvm"));
-    let run = ["run", "--release", "--quiet", "-p", "conformance", "--bin", "matrix", "--"];
+    let run = ["run", "--release", "--quiet", "-p", "quelea-conformance", "--bin", "matrix", "--"];
     execute(cargo().args(run).arg(page).arg(data).args(names))
 }
 

@@ -160,6 +160,8 @@ const RULES: &[EdgeRule] = &[
             "quelea-papers",
             "quelea-plan",
             "quelea-cli",
+            // Algorithms in Python are checked as those in Rust are.
+            "quelea-conformance",
         ],
         never: &[],
     },

@@ -1,21 +1,28 @@
-"""Checks that packages (`NAME` or `NAME>=VERSION`) are installed; after `import`, that they load."""
+"""Checks that packages (`NAME`, `NAME>=VERSION`, `NAME==VERSION` or `NAME<VERSION`) are installed; after `import`, that
+they load."""
 
 import importlib
 import importlib.metadata
+import operator
+import re
 import sys
 
+MEANINGS = {">=": operator.ge, "==": operator.eq, "<": operator.lt}
 
-def number(version: str) -> tuple:
-    return tuple(int(part) for part in version.split("+")[0].split(".")[:2])
+
+def number(version: str, parts: int) -> tuple:
+    return tuple(int(part) for part in version.split("+")[0].split(".")[:parts])
 
 
 assert sys.version_info >= (3, 10), "Python 3.10 or later is needed"
 said = ["Python %d.%d.%d" % sys.version_info[:3]]
 load, *words = sys.argv[1:]
 for word in words:
-    name, _, least = word.partition(">=")
+    name, sign, given = re.fullmatch(r"([^<>=]+)(>=|==|<)?(.*)", word).groups()
     version = importlib.metadata.version(name)
-    assert not least or number(version) >= number(least), f"{name} {version} is older than {least}"
+    parts = given.count(".") + 1
+    holds = not sign or MEANINGS[sign](number(version, parts), number(given, parts))
+    assert holds, f"{name} {version} is not {sign}{given}"
     if load == "import":
         importlib.import_module(name)
     said.append(f"{name} {version}")

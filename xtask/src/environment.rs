@@ -16,7 +16,11 @@ use crate::{execute, output};
 
 /// What the tests need beside Python, with the oldest versions that do.
 const PACKAGES: &[&str] = &["torch>=2.1", "numpy", "pytest>=7"];
-/// Lies in a complete environment, and holds [`PACKAGES`].
+/// The same with the oldest PyTorch that the package supports; NumPy 2 is too new for it.
+const OLDEST_PACKAGES: &[&str] = &["torch==2.1.2", "numpy<2", "pytest>=7"];
+/// Versions of Python that it has been built for.
+const PYTHONS_OF_OLDEST: std::ops::RangeInclusive<u32> = 8..=11;
+/// Lies in a complete environment, and holds what was asked for.
 const NOTE: &str = "quelea-complete";
 /// The package is built for this Python and all that follow.
 const OLDEST: &str = "3.10";
@@ -84,22 +88,41 @@ pub(crate) fn found() -> Option<PathBuf> {
 /// The interpreter of an environment with [`PACKAGES`], which is made if need be.
 pub(crate) fn provide() -> Result<PathBuf> {
     if let Some(python) = named() {
-        check(&python, "import").with_context(|| format!("QUELEA_PYTHON={}", python.display()))?;
+        let checked = check(&python, "import", PACKAGES);
+        checked.with_context(|| format!("QUELEA_PYTHON={}", python.display()))?;
         return Ok(python);
     }
+    provide_with(Path::new("python3"), "torch", PACKAGES)
+}
+
+/// The interpreter of an environment with the oldest PyTorch that the package supports, which is made if need
+/// be; nothing where no interpreter of these is one that it was built for.
+pub(crate) fn provide_oldest(interpreters: &[PathBuf]) -> Result<Option<PathBuf>> {
+    let version = ["-c", "import sys; print('%d.%d' % sys.version_info[:2])"];
+    for interpreter in interpreters {
+        let version = output(Command::new(interpreter).args(version))?;
+        if PYTHONS_OF_OLDEST.contains(&minor(&version)) {
+            return provide_with(interpreter, "torch-2.1.2", OLDEST_PACKAGES).map(Some);
+        }
+    }
+    Ok(None)
+}
+
+/// The interpreter of the environment of this name, with these packages.
+fn provide_with(interpreter: &Path, name: &str, packages: &[&str]) -> Result<PathBuf> {
     let lock = lock()?;
-    let folder = cache()?.join("torch");
+    let folder = cache()?.join(name);
     let (python, note) = (folder.join("bin/python"), folder.join(NOTE));
-    let asked = PACKAGES.join("\n");
+    let asked = packages.join("\n");
     let is_noted = fs::read_to_string(&note).is_ok_and(|noted| noted == asked);
-    if let Err(problem) = check(&python, if is_noted { "installed" } else { "import" }) {
+    if let Err(problem) = check(&python, if is_noted { "installed" } else { "import" }, packages) {
         if folder.exists() {
             println!("{}: {problem:#}; it is made anew", folder.display());
             fs::remove_dir_all(&folder)?;
         }
-        execute(Command::new("python3").args(["-m", "venv"]).arg(&folder))?;
-        pip_install(&python, &lock, PACKAGES)?;
-        check(&python, "import")?;
+        execute(Command::new(interpreter).args(["-m", "venv"]).arg(&folder))?;
+        pip_install(&python, &lock, packages)?;
+        check(&python, "import", packages)?;
     }
     fs::write(note, asked)?;
     Ok(python)
@@ -392,12 +415,12 @@ fn lock() -> Result<File> {
 
 /// Whether everything is installed and new enough; with "import", whether it is whole. Prints the
 /// versions.
-fn check(python: &Path, load: &str) -> Result<()> {
+fn check(python: &Path, load: &str, packages: &[&str]) -> Result<()> {
     if !python.exists() {
         bail!("{} is not here", python.display());
     }
     let code = include_str!("environment.py");
-    let said = output(Command::new(python).args(["-c", code, load]).args(PACKAGES));
+    let said = output(Command::new(python).args(["-c", code, load]).args(packages));
     let said = said.map_err(|error| anyhow!("{}", last_line(&error.to_string())))?;
     if load == "import" && named().is_none() {
         // A package that was not unpacked to its end has no record, and others miss it.

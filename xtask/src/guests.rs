@@ -29,7 +29,7 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     let mut rows = Vec::new();
     for library in LIBRARIES {
         execute(&mut example(library, "spirals"))?;
-        rows.push(overhead(library)?);
+        rows.extend(overhead(library)?);
     }
     bench::table(&rows);
     if keep {
@@ -38,11 +38,15 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// What quelea adds to a step of the library.
-fn overhead(library: &str) -> Result<Value> {
-    let mut row: Value = serde_json::from_str(&output(&mut example(library, "overhead"))?)?;
-    row["bench"] = Value::from(NAME);
-    Ok(row)
+/// What quelea adds to a step of the library, by model.
+fn overhead(library: &str) -> Result<Vec<Value>> {
+    let printed = output(&mut example(library, "overhead"))?;
+    let row = |line: &str| -> Result<Value> {
+        let mut row: Value = serde_json::from_str(line)?;
+        row["bench"] = Value::from(NAME);
+        Ok(row)
+    };
+    printed.lines().map(row).collect()
 }
 
 /// An example of the crate for this library, in release mode.

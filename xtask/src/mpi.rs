@@ -29,14 +29,14 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
         let bench = ["bench", "-p", "quelea-net", "--features", "mpi", "--bench", "local"];
         return execute(cargo().args(bench));
     }
-    let features = "quelea-net/mpi,quelea-cli/mpi,conformance/mpi";
-    let packages = ["-p", "quelea-net", "-p", "quelea-cli", "-p", "conformance"];
+    let features = "quelea-net/mpi,quelea-cli/mpi,quelea-conformance/mpi";
+    let packages = ["-p", "quelea-net", "-p", "quelea-cli", "-p", "quelea-conformance"];
     let mut clippy = cargo();
     clippy.arg("clippy").args(packages).args(["--features", features, "--all-targets"]);
     execute(clippy.args(["--", "-D", "warnings"]))?;
     let tests: [&[&str]; 3] = [
         &["-p", "quelea-net", "--features", "mpi", "--lib", "mpi"],
-        &["-p", "conformance", "--features", "mpi", "--test", "mpi"],
+        &["-p", "quelea-conformance", "--features", "mpi", "--test", "mpi"],
         &["-p", "quelea-cli", "--features", "mpi", "--test", "mpi"],
     ];
     tests.iter().try_for_each(|words| execute(cargo().arg("test").args(*words)))

@@ -26,18 +26,32 @@ pub(crate) fn run_with_all(python: &Path) -> Result<Vec<String>> {
     test(python, &[])
 }
 
-/// Runs pytest; returns the tests that were skipped because their packages cannot be had.
-fn test(python: &Path, words: &[String]) -> Result<Vec<String>> {
+/// What is tested with the oldest PyTorch too: how scripts use the package, and the bits of DDP and of equations.
+const OF_OLDEST: &[&str] = &["tests/test_use.py", "tests/test_equations.py", "tests/test_ddp.py"];
+
+/// The tests of what depends on PyTorch's version, in the environment of the oldest. The module is built.
+pub(crate) fn test_with_oldest(python: &Path) -> Result<()> {
+    execute(pytest(python)?.args(OF_OLDEST))
+}
+
+/// pytest over the package that is built.
+fn pytest(python: &Path) -> Result<Command> {
     let package = lay_out("debug")?;
     let mut pytest = Command::new(python);
-    pytest.args(["-m", "pytest", "-q", "-p", "no:cacheprovider"]).args(words);
+    pytest.args(["-m", "pytest", "-q", "-p", "no:cacheprovider"]);
     pytest.current_dir(root().join("crates/quelea-py"));
     pytest.env("PYTHONPATH", package).env("PYTHONDONTWRITEBYTECODE", "1");
     pytest.env("QUELEA_PROGRAM", target_folder()?.join("debug/quelea"));
-    let skipped = name_packages(&mut pytest, |provide| provide(python));
     // Several processes share the cores.
     pytest.env("OMP_NUM_THREADS", "1");
-    execute(&mut pytest)?;
+    Ok(pytest)
+}
+
+/// Runs pytest; returns the tests that were skipped because their packages cannot be had.
+fn test(python: &Path, words: &[String]) -> Result<Vec<String>> {
+    let mut pytest = pytest(python)?;
+    let skipped = name_packages(&mut pytest, |provide| provide(python));
+    execute(pytest.args(words))?;
     Ok(skipped)
 }
 

@@ -5,11 +5,13 @@
 //!
 //! - one whose first line is a comment with nothing but the name of a file is written to that file;
 //! - those in `sh` are run, in the folder in which the one before ended;
+//! - the one in `diff` of the README changes a script that a reader has, [`TRAIN`], which is there from the start;
 //! - those in `text` directly after one in `sh` show a part of what it prints: each of their lines must be
 //!   in the output, with anything in place of `…`.
 //!
 //! Commands that cannot be run like this are listed in [`EXCEPTIONS`], with the reason.
 
+mod diff;
 mod exceptions;
 mod follow;
 
@@ -32,6 +34,9 @@ const PAGES: &[&str] = &[
     "docs/tutorials/rust.md",
     "docs/tutorials/research.md",
 ];
+
+/// The script that a diff shows.
+const TRAIN: &str = "train.py";
 
 /// The program and the Python module are there.
 const BUILT: &str = "--built";
@@ -65,7 +70,7 @@ pub(crate) fn follow(python: Option<&Path>, names: &[String]) -> Result<()> {
         |page: &&&str| names.is_empty() || names.iter().any(|name| page.contains(name.as_str()));
     for page in PAGES.iter().filter(is_chosen) {
         let text = fs::read_to_string(root().join(page))?;
-        let steps = steps(page, &text);
+        let steps = steps(page, &text)?;
         let place = scratch()?;
         let follower =
             Follower { place: &place, target: &target, python, package: package.as_deref() };
@@ -78,10 +83,14 @@ pub(crate) fn follow(python: Option<&Path>, names: &[String]) -> Result<()> {
 }
 
 /// What a reader does with a page, in order.
-fn steps(page: &str, text: &str) -> Vec<Step> {
+fn steps(page: &str, text: &str) -> Result<Vec<Step>> {
     let mut steps: Vec<Step> = Vec::new();
     let mut end_of_run = None;
-    for block in markdown::blocks(text) {
+    let blocks = markdown::blocks(text);
+    for block in blocks.iter().filter(|block| block.language == "diff") {
+        steps.push(Step::Write { name: TRAIN.to_string(), text: diff::applied(&block.text)? });
+    }
+    for block in blocks {
         // With at most an empty line between them.
         let is_after_run = end_of_run.is_some_and(|end| block.line <= end + 2);
         let end = block.line + block.text.lines().count() + 1;
@@ -94,7 +103,7 @@ fn steps(page: &str, text: &str) -> Vec<Step> {
             steps.push(Step::Write { name: name.to_string(), text: block.text.clone() });
         }
     }
-    steps
+    Ok(steps)
 }
 
 /// The commands of a block, with what is run instead of those that cannot be.
@@ -170,7 +179,7 @@ mod tests {
         let page = "```toml\n# run.toml\na = 1\n```\n```toml\n# Not a file\n```\n```sh\nls  # look\n```\n\n\
                     ```text\nrun.toml\n```\n\nText.\n\n```sh\npwd\n```\n\nMore.\n\n```text\nno output\n```\n";
         assert_eq!(
-            steps("a.md", page),
+            steps("a.md", page).expect("it can be read"),
             [
                 Step::Write { name: "run.toml".into(), text: "# run.toml\na = 1\n".into() },
                 Step::Run { line: 8, script: "ls  # look".into() },

@@ -2,7 +2,8 @@
 //!
 //! A wheel needs neither Rust nor a compiler where it is installed. It is built by maturin, which the
 //! package index has, and installed into environments that contain nothing else, outside the repository:
-//! one of the oldest and one of the newest Python that is here, and one that sees PyTorch.
+//! one of the oldest and one of the newest Python that is here, and two that see the oldest and the newest
+//! PyTorch. One more is installed from the sources, as the README has it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -38,11 +39,21 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
 /// The tests of a wheel that is built as the tests are, from what is compiled already.
 pub(crate) fn test(torch: &Path) -> Result<()> {
     let wheel = build(torch, &["--profile", "dev"], false)?;
-    for interpreter in interpreters()? {
-        let installed = InstalledWheel::new(&interpreter, &wheel)?;
+    let interpreters = interpreters()?;
+    for interpreter in &interpreters {
+        let installed = InstalledWheel::new(interpreter, &wheel)?;
         installed.trains_without_pytorch()?;
     }
-    InstalledWheel::beside_pytorch(torch, &wheel)?.trains_with_pytorch()
+    InstalledWheel::beside_pytorch(torch, &wheel, "wheel-torch")?.trains_with_pytorch()?;
+    match environment::provide_oldest(&interpreters)? {
+        Some(oldest) => {
+            let installed = InstalledWheel::beside_pytorch(&oldest, &wheel, "wheel-torch-oldest")?;
+            installed.trains_with_pytorch()?;
+            python::test_with_oldest(&oldest)?;
+        }
+        None => println!("skipped: the oldest PyTorch (no Python 3.10 or 3.11 is here)"),
+    }
+    InstalledWheel::from_sources(torch)?.trains_with_pytorch()
 }
 
 /// Builds a wheel; returns where it is.
@@ -106,14 +117,37 @@ impl InstalledWheel {
         InstalledWheel::in_folder(interpreter, wheel, &format!("wheel-{}", version.trim()))
     }
 
-    /// The same, where Python also finds the packages of the environment of the tests.
-    fn beside_pytorch(torch: &Path, wheel: &Path) -> Result<InstalledWheel> {
-        let installed = InstalledWheel::in_folder(torch, wheel, "wheel-torch")?;
+    /// The same, where Python also finds the packages of an environment that has PyTorch.
+    fn beside_pytorch(torch: &Path, wheel: &Path, name: &str) -> Result<InstalledWheel> {
+        let installed = InstalledWheel::in_folder(torch, wheel, name)?;
+        installed.sees(torch)?;
+        Ok(installed)
+    }
+
+    /// `pip install .` in this repository, with a build for tests and a maturin that is here already.
+    fn from_sources(torch: &Path) -> Result<InstalledWheel> {
+        let installed = InstalledWheel { folder: environment::cache()?.join("wheel-sources") };
+        environment::make(torch, &installed.folder)?;
+        let tools = environment::provide_beside(torch, MATURIN)?;
+        let old = std::env::var_os("PATH").unwrap_or_default();
+        let path = std::iter::once(tools.join("bin")).chain(std::env::split_paths(&old));
+        let mut pip = Command::new(installed.program("python"));
+        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index"]);
+        pip.args(["--no-build-isolation", "--force-reinstall", "."]).current_dir(python::root());
+        pip.env("PYTHONPATH", &tools).env("PATH", std::env::join_paths(path)?);
+        pip.env("MATURIN_PEP517_ARGS", "--profile dev");
+        pip.env("CARGO_TARGET_DIR", python::target_folder()?);
+        execute(&mut pip)?;
+        installed.sees(torch)?;
+        Ok(installed)
+    }
+
+    /// Lets Python find the packages of another environment.
+    fn sees(&self, torch: &Path) -> Result<()> {
         let folder = ["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"];
         let theirs = output(Command::new(torch).args(folder))?;
-        let own = output(Command::new(installed.program("python")).args(folder))?;
-        fs::write(Path::new(own.trim()).join("pytorch.pth"), theirs)?;
-        Ok(installed)
+        let own = output(Command::new(self.program("python")).args(folder))?;
+        Ok(fs::write(Path::new(own.trim()).join("pytorch.pth"), theirs)?)
     }
 
     fn in_folder(interpreter: &Path, wheel: &Path, name: &str) -> Result<InstalledWheel> {

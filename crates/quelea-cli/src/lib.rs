@@ -4,16 +4,16 @@
 //! the registry on; every command then knows it: `list`, `train`, `simulate`, `compare`, `plan`, `serve`
 //! and `join`.
 //!
-//! ```no_run
+//! ```
+//! use quelea_cli::Call;
 //! use quelea_core::registry::Registry;
 //!
-//! fn main() -> std::process::ExitCode {
-//!     let registry = Registry::builtin(); // .with(&MY_ALGORITHM)
-//!     quelea_cli::main(&registry)
-//! }
+//! let registry = Registry::builtin(); // .with(&MY_ALGORITHM)
+//! let words = ["topology", "ring", "--workers", "4"].map(Into::into).to_vec();
+//! assert_eq!(quelea_cli::call(&registry, Call { words, ..Call::default() }), 0);
 //! ```
 //!
-//! [`call`] runs it with given words.
+//! A program of its own ends with [`main`], which takes the words that it was started with.
 //!
 //! Exit status: 0 done, 1 the run failed, 2 the request was wrong, 75 too few processes of the
 //! run are within reach, 130 interrupted.
@@ -64,8 +64,12 @@ pub struct Call {
 /// use quelea_cli::Call;
 /// use quelea_core::registry::Registry;
 ///
-/// let words = ["list", "codecs"].map(Into::into).to_vec();
-/// assert_eq!(quelea_cli::call(&Registry::builtin(), Call { words, ..Call::default() }), 0);
+/// let status = |words: &[&str]| {
+///     let words = words.iter().map(Into::into).collect();
+///     quelea_cli::call(&Registry::builtin(), Call { words, ..Call::default() })
+/// };
+/// assert_eq!(status(&["list", "codecs"]), 0);
+/// assert_eq!(status(&["list", "codec"]), 2);
 /// ```
 pub fn call(registry: &Registry, call: Call) -> u8 {
     interrupt::install();

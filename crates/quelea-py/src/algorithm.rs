@@ -9,6 +9,7 @@ mod declaration;
 mod kit;
 mod memory;
 mod message;
+mod mixing;
 mod outlet;
 mod visit;
 mod worker;

@@ -7,6 +7,7 @@
 mod algorithm;
 mod allocations;
 mod command;
+mod conformance;
 mod event_times;
 mod group;
 mod model;
@@ -88,6 +89,8 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(properties::local_steps, module)?)?;
     module.add_function(wrap_pyfunction!(simulate::simulate, module)?)?;
     module.add_function(wrap_pyfunction!(command::command_line, module)?)?;
+    module.add_function(wrap_pyfunction!(conformance::conformance, module)?)?;
+    module.add_function(wrap_pyfunction!(conformance::conformance_properties, module)?)?;
     module.add_function(wrap_pyfunction!(event_times::event_times, module)?)?;
     module.add_function(wrap_pyfunction!(allocations::large_allocations, module)?)?;
     module.add_function(wrap_pyfunction!(algorithms, module)?)

@@ -19,7 +19,7 @@ class DampedGossip(quelea.Algorithm):
     own_start, keeps_older_views, reads_gradient = True, True, False
 
     def on_start(self, cx):
-        # Tensors that came, by step and bucket, then by rank: a neighbour may be a step ahead.
+        # Messages that came, by step and bucket, then by rank: a neighbour may be a step ahead.
         self.received, self.sent, self.pending = {}, set(), 0
 
     def on_bucket(self, cx, b):
@@ -34,17 +34,16 @@ class DampedGossip(quelea.Algorithm):
         self.mix(cx, b)
 
     def on_message(self, cx, sender, message):
-        self.received.setdefault((message.step, message.bucket), {})[sender] = message.values
+        self.received.setdefault((message.step, message.bucket), {})[sender] = message
         self.mix(cx, message.bucket)
 
     def mix(self, cx, b):
-        others = {rank: weight for rank, weight in cx.incoming() if rank != cx.rank}
+        weights = {rank: self.gamma * weight for rank, weight in cx.incoming()}
         theirs = self.received.get((cx.step, b), {})
-        if b not in self.sent or others.keys() - theirs.keys():
+        if b not in self.sent or weights.keys() - theirs.keys() - {cx.rank}:
             return
-        cx.params[b].mul_(1.0 - self.gamma * sum(others.values()))
-        for rank, weight in others.items():
-            cx.params[b].add_(theirs[rank], alpha=self.gamma * weight)
+        weights[cx.rank] += 1.0 - self.gamma
+        cx.mix(cx.params[b], weights, theirs)
         self.received.pop((cx.step, b), None)
         self.sent.remove(b)
         self.pending -= 1

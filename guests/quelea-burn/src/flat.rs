@@ -77,11 +77,15 @@ impl ModuleMapper for ParameterWriter<'_> {
             return param;
         }
         param.map(|old| {
-            let shape = old.shape();
-            let (rest, values) = self.rest.split_at(self.rest.len() - shape.num_elements());
+            let count = old.shape().num_elements();
+            let (rest, values) = self.rest.split_at(self.rest.len() - count);
             self.rest = rest;
-            let data = TensorData::new(values.to_vec(), shape);
-            Tensor::from_data(data, &old.device()).require_grad()
+            let device = old.device();
+            // Without a copy where nobody else holds the tensor: the memory of the last step is written again.
+            let mut data = old.into_data();
+            let memory = data.as_mut_slice().expect("only parameters of f32 are trained");
+            memory.copy_from_slice(values);
+            Tensor::from_data(data, &device).require_grad()
         })
     }
 }

@@ -135,9 +135,11 @@ impl<M: Module> GradientSource for BurnSource<M> {
         let module = load(self.module.take().expect("it was put back after the last step"), params);
         let loss = (self.loss)(&module, batch);
         let gradients = loss.backward();
+        // The graph holds the parameters: without it the next step can write to their memory.
+        let loss = loss.into_scalar();
         store(&module, gradients, grad);
         self.module = Some(module);
-        Computed { loss: loss.into_scalar(), samples: 1 }
+        Computed { loss, samples: 1 }
     }
 
     fn operations(&self) -> u64 {

@@ -163,3 +163,10 @@ fn a_module_without_trained_parameters_is_refused() {
     let error = error.err().expect("nothing is trained").to_string();
     assert_eq!(error, "no parameter of the module requires a gradient");
 }
+
+#[test]
+fn the_example_has_at_most_forty_lines_of_code() {
+    let lines = include_str!("../examples/burn_spirals.rs").lines().map(str::trim);
+    let count = lines.filter(|line| !line.is_empty() && !line.starts_with("//")).count();
+    assert!(count <= 40, "{count} lines");
+}

@@ -11,7 +11,7 @@ use quelea_candle::CandleProblem;
 
 const BATCH: usize = 64;
 const STEPS: u64 = 40;
-const ROUNDS: usize = 9;
+const ROUNDS: usize = 15;
 
 struct Mlp {
     layers: [Linear; 3],

@@ -147,3 +147,10 @@ fn models_without_variables_or_of_another_type_are_refused() {
     let error = refusal(CandleProblem::new(&Device::Cpu, double, loss));
     assert!(error.contains("only f32 is trained: `wide` is F64"), "{error}");
 }
+
+#[test]
+fn the_example_has_at_most_forty_lines_of_code() {
+    let lines = include_str!("../examples/candle_spirals.rs").lines().map(str::trim);
+    let count = lines.filter(|line| !line.is_empty() && !line.starts_with("//")).count();
+    assert!(count <= 40, "{count} lines");
+}

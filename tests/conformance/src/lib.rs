@@ -4,7 +4,7 @@
 //! cluster, threads, and ranks that join a coordinator on loopback, over TCP and through shared memory.
 //!
 //! A crate that has an algorithm of its own puts one line into a test file, and gets one test per
-//! [property](suite::Suite):
+//! [property](suite::Suite). The package is `quelea-conformance`, a dependency of tests:
 //!
 //! ```
 //! # use quelea_core::algorithms::{ALGORITHMS, Entry};

@@ -29,6 +29,35 @@ pub struct Suite {
     learning_rate: f64,
 }
 
+/// A property of algorithms, for callers that make no tests of them.
+#[derive(Clone, Copy, Debug)]
+pub struct SuiteProperty {
+    /// The name of the test.
+    pub name: &'static str,
+    /// Panics with a sentence where it does not hold.
+    pub check: fn(&Suite),
+}
+
+macro_rules! properties {
+    ($($name:ident),* $(,)?) => {
+        &[$(SuiteProperty { name: stringify!($name), check: Suite::$name }),*]
+    };
+}
+
+/// All properties.
+pub const PROPERTIES: &[SuiteProperty] = properties![
+    is_described,
+    learns_equal_and_unequal_data,
+    keeps_the_mean_if_it_says_so,
+    gives_the_same_run_every_time,
+    agrees_in_every_driver,
+    sends_the_bytes_of_its_traffic,
+    takes_the_time_of_its_traffic,
+    does_not_wait_for_a_slow_worker_unless_it_says_so,
+    survives_delays_and_lost_workers,
+    resumes_from_every_checkpoint,
+];
+
 impl From<&'static Entry> for Suite {
     fn from(entry: &'static Entry) -> Suite {
         Suite::of(entry)

@@ -54,6 +54,7 @@ pub(super) fn numbers(kept: &Kept) -> Result<String> {
     let (ddp_seconds, seconds) = (of_fashion("ddp_seconds")?, of_fashion("ours_seconds")?);
     let (least, most) = (of_fashion("least")?, of_fashion("most")?);
     let (low, high) = kept.predictions()?;
+    let (restart, next) = (of_survivor(kept, "torchrun")?, of_survivor(kept, "quelea d-psgd")?);
     let simulated = kept.number("d-psgd, 1,024 workers × 200 steps", "seconds")?;
     Ok(format!(
         "| measured | PyTorch DDP | quelea | reproduce with |\n|---|---|---|---|\n\
@@ -65,6 +66,8 @@ pub(super) fn numbers(kept: &Kept) -> Result<String> {
          seeds | `cargo xtask bench accuracy` |\n\
          | four equal hosts, links of 1 Gbit/s: a step | {gigabit:.0} ms | \
          **{gossip:.0} ms** (`d-psgd` on `one-peer-hypercube`), {:.2} times faster | `cargo xtask bench peers-1gbit` |\n\
+         | four processes, one other than rank 0's killed: until the next step of the others | {restart:.1} s (torchrun \
+         restarts all) | **{next:.2} s** (`d-psgd`) | `cargo xtask bench survive` |\n\
          | predicted time of a step divided by measured time, five algorithms, 1 Gbit/s and 100 Mbit/s | – | \
          **{low:.2} to {high:.2}** | `cargo xtask bench reality` |\n\
          | simulating 1,024 workers for 200 steps, on one core | – | **{simulated:.2} s** | `cargo xtask bench \
@@ -74,6 +77,11 @@ pub(super) fn numbers(kept: &Kept) -> Result<String> {
         (3.0 / aladdin + 1.0 / ddp) / (4.0 / ddp),
         gigabit / gossip,
     ))
+}
+
+/// Seconds from SIGKILL to a process until the next step of the others.
+fn of_survivor(kept: &Kept, name: &str) -> Result<f64> {
+    kept.number(name, "next_step_seconds")
 }
 
 /// Time per step with a slow host: methods that wait for it, and methods that do not.

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use crate::rules;
+
 /// How long the commands of one block may take, on a machine that is busy.
 const LIMIT: Duration = Duration::from_secs(600);
 /// How often it is looked whether they have ended.
@@ -81,6 +83,7 @@ impl Follower<'_> {
         shell.arg(format!("trap 'pwd > \"$ENDED_IN\"' EXIT\n{script}\n"));
         shell.current_dir(folder).env("ENDED_IN", &ended_in).env("PATH", self.path()?);
         shell.env("CARGO_TARGET_DIR", state.join("build")).env("CARGO_NET_OFFLINE", "true");
+        shell.env("REPOSITORY", rules::root()).env("TARGET", self.target);
         shell.env("OMP_NUM_THREADS", "1").env("PYTHONDONTWRITEBYTECODE", "1");
         if let Some(package) = self.package {
             shell.env("PYTHONPATH", package);
@@ -120,7 +123,11 @@ struct Done {
 
 /// Whether a script starts Python.
 fn needs_python(script: &str) -> bool {
-    script.lines().any(|line| line.starts_with("python ") || line.starts_with("torchrun "))
+    script.lines().any(|line| {
+        line.starts_with("python ")
+            || line.starts_with("torchrun ")
+            || line.starts_with("agent() { torchrun")
+    })
 }
 
 /// Waits until it has ended; after the limit, it and its children are killed and there is no status.

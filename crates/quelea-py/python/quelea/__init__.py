@@ -14,8 +14,9 @@ srun or a Kubernetes indexed job.
 from typing import Any
 
 from quelea._algorithm import Algorithm, register
-from quelea._core import Average, Context, Error, Exchange, Message, __version__, algorithms
+from quelea._core import Average, Context, Error, Exchange, Message, __version__, algorithms, conformance_properties
 from quelea._command import main
+from quelea._conformance import conformance
 from quelea._results import open_run
 
 __all__ = [
@@ -27,6 +28,8 @@ __all__ = [
     "Message",
     "__version__",
     "algorithms",
+    "conformance",
+    "conformance_properties",
     "main",
     "open_run",
     "register",

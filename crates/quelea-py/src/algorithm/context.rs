@@ -3,6 +3,7 @@
 //! One object per rank lasts for the whole run. It leads to the [`Context`] of the event that is being
 //! handled, and to nothing between events: whoever has kept it gets an exception.
 
+use std::collections::BTreeMap;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,6 +15,7 @@ use quelea_core::message::{Message, MessageFields, Part, Rank};
 
 use super::memory::{LentVector, Place, helper, tensor_of};
 use super::message::PyMessage;
+use super::mixing::Mixture;
 use crate::Error;
 
 /// The `cx` of an event.
@@ -295,6 +297,19 @@ impl PyContext {
             cx.outbox.send(to, message);
             Ok(())
         })?
+    }
+
+    /// `own ← Σ weights[j]·vectors[j]` in one pass and in the order of ranks, where `own` is this worker's
+    /// vector. `vectors` has a tensor or a message of every other rank with a weight.
+    fn mix(
+        &self,
+        own: &Bound<'_, PyAny>,
+        weights: BTreeMap<u32, f64>,
+        vectors: BTreeMap<u32, Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let me = self.rank()?;
+        let (place, mixture) = (Place::of_tensor(own)?, Mixture::new(me, &weights, &vectors)?);
+        self.with(|cx| mixture.write(cx, place))?
     }
 
     /// Asks for the optimizer on bucket `b`: `on_optimized(cx, b)` follows. With the mode "apply" the

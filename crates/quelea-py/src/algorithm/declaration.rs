@@ -141,7 +141,7 @@ fn option(name: &str, default: &Bound<'_, PyAny>) -> PyResult<OptionSpec> {
     } else {
         return Err(wrong());
     };
-    Ok(OptionSpec { name: leaked(name), kind, help: "" })
+    Ok(OptionSpec { name: leaked(name), kind, help: "as its class in Python says" })
 }
 
 fn properties(declared: &Bound<'_, PyAny>) -> PyResult<Properties> {

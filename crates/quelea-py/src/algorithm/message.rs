@@ -52,6 +52,20 @@ impl PyMessage {
         message
     }
 
+    /// The first vector, to be read as it is: what Python code has not seen may be shared.
+    pub(crate) fn read<T>(
+        &self,
+        py: Python<'_>,
+        unseen: impl FnOnce(&Payload) -> T,
+        seen: impl FnOnce(Py<OwnedVector>) -> T,
+    ) -> Option<T> {
+        match &self.vectors()[0] {
+            Vector::Absent => None,
+            Vector::Unseen(values) => Some(unseen(values)),
+            Vector::Seen(owned) => Some(seen(owned.clone_ref(py))),
+        }
+    }
+
     fn vectors(&self) -> MutexGuard<'_, [Vector; 2]> {
         self.vectors.lock().unwrap_or_else(PoisonError::into_inner)
     }

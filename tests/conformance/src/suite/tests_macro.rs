@@ -66,3 +66,17 @@ macro_rules! suite {
         }
     };
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::suite::PROPERTIES;
+
+    #[test]
+    fn the_macro_makes_a_test_of_every_property() {
+        let source = include_str!("tests_macro.rs").split("mod tests").next().expect("the macro");
+        for property in PROPERTIES {
+            assert!(source.contains(&format!("suite().{}();", property.name)), "{}", property.name);
+        }
+        assert_eq!(source.matches("#[test]\n").count(), PROPERTIES.len());
+    }
+}
