@@ -295,7 +295,10 @@ fn a_time_limit_names_the_rank_that_did_not_come() {
         barrier.wait();
         reason
     });
-    assert_eq!(reasons[0], "timed out: rank 0 waited for rank 10 (barrier) until the timeout of the call");
+    assert_eq!(
+        reasons[0],
+        "timed out: rank 0 waited for rank 10 (barrier) until the timeout of the call"
+    );
 }
 
 #[test]

@@ -27,7 +27,6 @@ use crate::folder::{self, FolderError};
 use crate::listener::{PageFraming, PageListener, ServeError};
 use crate::log::{HistorySubject, RunLog};
 use crate::server_thread::ServerThread;
-use crate::visitors::Visitors;
 use crate::{assets, health, metrics, record_stream};
 
 /// A client that asked this recently is shown the end of a run before the server ends.

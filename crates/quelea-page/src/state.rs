@@ -182,7 +182,7 @@ impl MomentState {
                 ("state_transferred", text)
             }
             RecordKind::Reconnected { peer } => {
-                ("reconnected", format!("rank {rank} is connected with rank {peer} again"), None)
+                ("reconnected", format!("rank {rank} is connected with rank {peer} again"))
             }
             RecordKind::TookOver => {
                 ("took_over", format!("the process of rank {rank} controls the run"))

@@ -156,7 +156,8 @@ fn run(options: &ReproduceOptions) -> Result<PaperReport, ExperimentError> {
 }
 
 fn cell(row: &str, column: &str, ours: f64) -> ReportCell {
-    ReportCell { row: row.into(), column: column.into(), paper: None, ours, fitted: false }
+    let (row, column) = (row.into(), column.into());
+    ReportCell { row, column, paper: None, ours, spread: None, fitted: false }
 }
 
 /// The shortest mean, simulated as it is, beside what follows from the cost of one failure.

@@ -110,7 +110,8 @@ pub fn crowd() -> Vec<Value> {
     let Some(browser) = Browser::start() else { return Vec::new() };
     let log = Arc::new(RunLog::live(crowd_description(), LogClock::Real));
     let server =
-        PageServer::start("127.0.0.1:0", None, PageSource::Run(Arc::clone(&log))).expect("a port");
+        PageServer::start("127.0.0.1:0", Default::default(), PageSource::Run(Arc::clone(&log)))
+            .expect("a port");
     let is_over = Arc::new(AtomicBool::new(false));
     let over = Arc::clone(&is_over);
     let feed = std::thread::spawn(move || feed(&log, &over));
