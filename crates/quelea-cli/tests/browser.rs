@@ -380,7 +380,7 @@ fn links_are_drawn_by_their_health_a_gpu_has_its_memory_and_joiners_their_state(
         log.take(&Record { t: 1.0, rank, step: 1, event });
     }
     let source = PageSource::Run(Arc::new(log));
-    let server = PageServer::start("127.0.0.1:0", None, source).expect("a port");
+    let server = PageServer::start("127.0.0.1:0", Default::default(), source).expect("a port");
     browser.open(&format!("http://{}/", server.address()));
     for (edge, health) in [("0-1", "good"), ("1-2", "lossy"), ("2-3", "busy"), ("0-3", "slow")] {
         browser.wait_for(&format!(
