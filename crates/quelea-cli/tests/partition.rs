@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Lab, skipped};
+use common::Lab;
 
 const QUELEA: &str = env!("CARGO_BIN_EXE_quelea");
 const HOSTS: u32 = 8;
@@ -16,14 +16,8 @@ const NO_QUORUM: i32 = 75;
 fn parted(first: u32, at: u32) -> Option<Lab> {
     let words = [HOSTS.to_string(), first.to_string()];
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let started = Lab::start(include_str!("partition/lab.sh"), &words, &["unshare", "ip"]);
-    let mut lab = match started {
-        Ok(lab) => lab,
-        Err(why) => {
-            skipped("partitions", &why);
-            return None;
-        }
-    };
+    let script = include_str!("partition/lab.sh");
+    let mut lab = Lab::start("partitions", script, &words, &["unshare", "ip"])?;
     lab.write(
         "run.toml",
         "workers = 8\nsteps = 1200\nplots = false\n[task]\nname = \"quadratic\"\ncompute_ms = 20\n\
