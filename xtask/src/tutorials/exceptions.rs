@@ -27,7 +27,7 @@ const fn of_readme(command: &'static str, instead: &'static str, why: &'static s
 /// Two agents of torchrun on this machine, at an address of it that quelea takes for another machine's; without a secret they
 /// are refused. A machine that has no such address leaves the refusal out.
 const TWO_AGENTS: &str = r#"
-address=$(hostname -I | cut -d ' ' -f 1)
+address=$( (hostname -I 2> /dev/null || true) | cut -d ' ' -f 1)
 address=${address:-127.0.0.1}
 port=$(python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 agent() { torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:$port --local-addr $address train.py; }
