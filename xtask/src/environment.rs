@@ -1,3 +1,4 @@
+// long: one environment after another, each with what it installs
 //! The Python environment of tests and benchmarks: made once, outside the repository.
 //!
 //! It lies in the user's cache, or is the one whose interpreter `QUELEA_PYTHON` names. A note in

@@ -1,3 +1,4 @@
+// long: the parameters of the cluster and of five algorithms, each with where it comes from
 //! The experiments of the ALADDIN slides (Ko et al. 2021) and what they share: a cluster of four
 //! hosts with two workers each on 10 Gbit/s, two model sizes, five algorithms.
 

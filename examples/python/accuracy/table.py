@@ -1,3 +1,4 @@
+# long: one table of the page after another, each with the claims that it is checked for
 """Makes the page of results: `python table.py OUT/*.json --out docs/experiments/accuracy.md`.
 
 docs/experiments/accuracy.json has the results of which the page in the repository is made.

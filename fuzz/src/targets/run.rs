@@ -348,9 +348,8 @@ mod tests {
 
     #[test]
     fn the_seed_with_every_table_is_a_run_file_that_is_taken() {
-        let config = parse(WHOLE).and_then(|table| {
-            Config::read(table, &[], None).map_err(|error| error.to_string())
-        });
+        let config = parse(WHOLE)
+            .and_then(|table| Config::read(table, &[], None).map_err(|error| error.to_string()));
         let config = config.unwrap_or_else(|error| panic!("{error}"));
         assert!(is_small(&config), "else it would not be prepared");
         PreparedRun::new(config).unwrap_or_else(|error| panic!("{error}"));

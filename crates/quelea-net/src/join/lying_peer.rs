@@ -603,7 +603,8 @@ fn whoever_lies_in_a_collective_or_to_a_server_is_the_one_who_goes() {
 }
 
 fn all_reduce_by(collective: &str) -> LyingRun {
-    LyingRun::of("allreduce").option("collective", Value::Text(collective.to_string()))
+    let run = LyingRun::of("allreduce"); // example
+    run.option("collective", Value::Text(collective.to_string()))
 }
 
 #[test]

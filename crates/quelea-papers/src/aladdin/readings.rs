@@ -34,7 +34,7 @@ pub enum AladdinReading {
 }
 
 /// A choice: its name, what was chosen, what was not, and the methods whose figures tell.
-struct Choice {
+struct ReadingChoice {
     name: &'static str,
     chosen: &'static str,
     reading: AladdinReading,
@@ -42,71 +42,71 @@ struct Choice {
     of: &'static [AladdinMethod],
 }
 
-const CHOICES: &[Choice] = &[
-    Choice {
+const CHOICES: &[ReadingChoice] = &[
+    ReadingChoice {
         name: "AR-SGD, overlap",
         chosen: "none: the all-reduce begins after the gradient",
         reading: AladdinReading::ArSgdOverlaps,
         other: "in buckets of 25 MB during the backward pass",
         of: &[AladdinMethod::ArSgd],
     },
-    Choice {
+    ReadingChoice {
         name: "AR-SGD, start",
         chosen: "a barrier: nobody sends before all have their gradients",
         reading: AladdinReading::ArSgdHasNoBarrier,
         other: "no barrier",
         of: &[AladdinMethod::ArSgd],
     },
-    Choice {
+    ReadingChoice {
         name: "SGP, arrivals",
         chosen: "it never waits for them",
         reading: AladdinReading::SgpWaits,
         other: "it waits for every one",
         of: &[AladdinMethod::Sgp],
     },
-    Choice {
+    ReadingChoice {
         name: "SGP, sends",
         chosen: "block until the model has left",
         reading: AladdinReading::SgpSendsWithoutBlocking,
         other: "do not block",
         of: &[AladdinMethod::Sgp],
     },
-    Choice {
+    ReadingChoice {
         name: "ASP and EASGD, sends",
         chosen: "block until the vector has left",
         reading: AladdinReading::ServersWithoutBlocking,
         other: "do not block",
         of: &[AladdinMethod::Asp, AladdinMethod::Easgd],
     },
-    Choice {
+    ReadingChoice {
         name: "EASGD",
         chosen: "exchanges every step, after its gradient",
         reading: AladdinReading::EasgdAsksBefore,
         other: "asks for the centre before its gradient",
         of: &[AladdinMethod::Easgd],
     },
-    Choice {
+    ReadingChoice {
         name: "the server",
         chosen: "1, on the host of workers 0 and 1",
         reading: AladdinReading::ServerApart,
         other: "on a host of its own",
         of: &[AladdinMethod::Asp, AladdinMethod::Easgd],
     },
-    Choice {
+    ReadingChoice {
         name: "ALADDIN, hand-off",
         chosen: "every step: a gradient is taken off the device whether it is sent or folded",
         reading: AladdinReading::HandoffPerMessage,
         other: "per message",
         of: &[AladdinMethod::Aladdin],
     },
-    Choice {
+    ReadingChoice {
         name: "the slow-down",
         chosen: "multiplies computing, not traffic and not hand-offs",
         reading: AladdinReading::SlowHandoff,
         other: "multiplies hand-offs too",
         of: &[AladdinMethod::Aladdin],
     },
-    Choice {
+    ReadingChoice {
         name: "the slow worker",
         chosen: "worker 0",
         reading: AladdinReading::SlowWorkerOne,
@@ -132,7 +132,7 @@ pub fn tell(report: &mut PaperReport, chosen: &Calibration, options: &ReproduceO
     }
 }
 
-fn outcome(choice: &Choice, chosen: &Calibration) -> String {
+fn outcome(choice: &ReadingChoice, chosen: &Calibration) -> String {
     let percent = |error: f64| format!("{:.1} %", 100.0 * error);
     let names: Vec<&str> = choice.of.iter().map(|method| method.name()).collect();
     let before = worst(chosen, choice.of).map_or("?".into(), percent);
