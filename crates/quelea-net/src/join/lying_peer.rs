@@ -603,7 +603,7 @@ fn whoever_lies_in_a_collective_or_to_a_server_is_the_one_who_goes() {
 }
 
 fn all_reduce_by(collective: &str) -> LyingRun {
-    let run = LyingRun::of("allreduce"); // example
+    let run = LyingRun::of("allreduce"); // names: default
     run.option("collective", Value::Text(collective.to_string()))
 }
 
