@@ -99,6 +99,7 @@ fn run(registry: &Registry, matches: &ArgMatches) -> anyhow::Result<()> {
             return Err(launched.refuse_sharing(out).into());
         }
     } else if let Some(launched) = drive::launched()? {
+        launched.check_name()?;
         let launched = if args.insecure { launched.insecure() } else { launched };
         return run_launched(registry, &args, launched);
     }

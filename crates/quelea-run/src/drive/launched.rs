@@ -34,50 +34,11 @@ pub fn launched() -> Result<Option<LaunchedWorker>, RequestError> {
     })?;
     let is_alone = |found: &launcher::Launched| found.world == 1 && found.rank == 0;
     let Some(found) = found.filter(|found| !is_alone(found)) else { return Ok(None) };
-    check_name(&found)?;
     let security = Security::from_env(|name| std::env::var(name).ok());
     let security = security.map_err(|error| RequestError::Conflict(error.to_string()))?;
     let local = LocalAddress::from_env(|name| std::env::var(name).ok());
     let local = local.map_err(|error| RequestError::Conflict(error.to_string()))?;
     Ok(Some(LaunchedWorker { found, security, local }))
-}
-
-/// Refuses a name of rank 0's machine that does not resolve: a process would wait its whole limit for it. In Kubernetes
-/// names come with their pods, so that there is something to wait for.
-fn check_name(found: &launcher::Launched) -> Result<(), RequestError> {
-    let launcher::Rendezvous::Address(address) = &found.rendezvous else { return Ok(()) };
-    let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
-    if in_pod || ["Kubernetes", "Kubeflow"].contains(&found.launcher) {
-        return Ok(());
-    }
-    let is_slurm = found.launcher == "Slurm";
-    let resolve = |again: u32| {
-        std::thread::sleep(RESOLVE_PAUSE * again);
-        address.to_socket_addrs().map(drop)
-    };
-    // A server of names that is asked by a thousand processes at once may need a moment, and so may a container whose
-    // name comes with it. A scheduler's nodes have names from the beginning.
-    let attempts = if is_slurm { 3 } else { 6 };
-    let mut resolved = resolve(0);
-    for again in 1..attempts {
-        resolved = resolved.or_else(|_| resolve(again));
-    }
-    let Err(error) = resolved else { return Ok(()) };
-    let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
-    let advice = format!(
-        "add it to DNS or /etc/hosts, or set QUELEA_RENDEZVOUS=ADDRESS:{port} for all processes"
-    );
-    let launcher = found.launcher;
-    Err(RequestError::Conflict(if is_slurm {
-        format!(
-            "Slurm: the name of the first node, {host}, does not resolve on this node ({error}): {advice} \
-             (`scontrol show node {host}` has its NodeAddr)"
-        )
-    } else {
-        format!(
-            "{launcher}: the name of rank 0's machine, {host}, does not resolve on this machine ({error}): {advice}"
-        )
-    }))
 }
 
 /// Refuses a run over MPI whose processes are started by no launcher.
@@ -92,6 +53,45 @@ pub fn refuse_mpi(prepared: &PreparedRun) -> Result<(), RequestError> {
 }
 
 impl LaunchedWorker {
+    /// Refuses a name of rank 0's machine that does not resolve: a process would wait its whole limit for it. In Kubernetes
+    /// names come with their pods, so that there is something to wait for.
+    pub fn check_name(&self) -> Result<(), RequestError> {
+        let found = &self.found;
+        let launcher::Rendezvous::Address(address) = &found.rendezvous else { return Ok(()) };
+        let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
+        if in_pod || ["Kubernetes", "Kubeflow"].contains(&found.launcher) {
+            return Ok(());
+        }
+        let is_slurm = found.launcher == "Slurm";
+        let resolve = |again: u32| {
+            std::thread::sleep(RESOLVE_PAUSE * again);
+            address.to_socket_addrs().map(drop)
+        };
+        // A server of names that is asked by a thousand processes at once may need a moment, and so may a container whose
+        // name comes with it. A scheduler's nodes have names from the beginning.
+        let attempts = if is_slurm { 3 } else { 6 };
+        let mut resolved = resolve(0);
+        for again in 1..attempts {
+            resolved = resolved.or_else(|_| resolve(again));
+        }
+        let Err(error) = resolved else { return Ok(()) };
+        let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
+        let advice = format!(
+            "add it to DNS or /etc/hosts, or set QUELEA_RENDEZVOUS=ADDRESS:{port} for all processes"
+        );
+        let launcher = found.launcher;
+        Err(RequestError::Conflict(if is_slurm {
+            format!(
+                "Slurm: the name of the first node, {host}, does not resolve on this node ({error}): {advice} \
+                 (`scontrol show node {host}` has its NodeAddr)"
+            )
+        } else {
+            format!(
+                "{launcher}: the name of rank 0's machine, {host}, does not resolve on this machine ({error}): {advice}"
+            )
+        }))
+    }
+
     /// Allows plain connections between machines.
     pub fn insecure(self) -> LaunchedWorker {
         LaunchedWorker { security: Security::Insecure, ..self }
