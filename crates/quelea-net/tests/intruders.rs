@@ -301,7 +301,8 @@ fn abandoned(act: impl Fn(&TcpStream)) -> NetError {
         let (stream, _) = listener.accept().expect("it comes");
         assert_eq!(packet(&stream).0, 1);
         let welcome = Writer::default().number(1u32).number(0u32).number(false).number(true);
-        say(&stream, &welcome.number(false).number(true).bytes(&run.job()).packet(2));
+        let welcome = welcome.number(false).number(true).number(0u64);
+        say(&stream, &welcome.bytes(&run.job()).packet(2));
         while packet(&stream).0 == 6 {
             say(&stream, &Writer::default().number(0u32).packet(7));
         }

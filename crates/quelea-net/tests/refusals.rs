@@ -317,7 +317,7 @@ fn a_coordinator_that_gives_a_rank_that_does_not_exist_is_refused() {
         let job = Run::of("allreduce", 2).job();
         let fields = quelea_wire::control::Writer::default().number(1u32).number(2u32);
         let fields = fields.number(false).number(false).number(false).number(true);
-        let welcome = fields.bytes(&job).packet(2);
+        let welcome = fields.number(0u64).bytes(&job).packet(2);
         stream.write_all(&welcome).expect("it hears");
         let error = joined.join().expect("no panic").expect_err("there is no worker 2");
         assert!(error.to_string().ends_with("failed: it gave rank 2 of 2 workers"), "{error}");

@@ -95,8 +95,8 @@ fn mixing_costs_as_much_as_reduce_steps() {
     // What one step more takes: each of the two neighbours' vectors is passed over once.
     let step = |reduce_gbs| seconds("d-psgd", 3, reduce_gbs) - seconds("d-psgd", 2, reduce_gbs);
     assert_eq!(step(1.0) - step(0.0), 2 * PAYLOAD);
-    // Nobody waits in AD-PSGD: passes over memory take the time of gradients.
-    assert!(seconds("ad-psgd", 20, 0.1) > seconds("ad-psgd", 20, 0.0));
+    // AD-PSGD mixes while gradients are computed: what takes longer than they do is seen.
+    assert!(seconds("ad-psgd", 20, 1e-4) > seconds("ad-psgd", 20, 0.0));
 }
 
 #[test]

@@ -169,7 +169,7 @@ momentum = 0.9
 name = \"cosine\"
 
 [codec]
-name = \"bf16\"
+name = \"f32\"
 
 [buckets]
 size_mb = 0.5

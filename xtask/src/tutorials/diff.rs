@@ -15,8 +15,7 @@ torch.manual_seed(1)
 loader = [(x, x.sum(1, keepdim=True)) for x in torch.randn(50, 8, 4)]
 ";
 /// What stands for `...` in its loop.
-const LOOP: &str = "\
-    inputs, targets = batch
+const LOOP: &str = "    inputs, targets = batch
     loss = (model(inputs) - targets).square().mean()
     loss.backward()
     optimizer.step()
