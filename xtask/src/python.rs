@@ -58,11 +58,10 @@ fn test(python: &Path, words: &[String]) -> Result<Vec<String>> {
 type Provide = fn(&Path) -> Result<PathBuf>;
 /// Packages beside the environment: the variable that tests find them by, how they are provided, and what is skipped
 /// without them.
-const BESIDE: [(&str, Provide, &str); 4] = [
+const BESIDE: [(&str, Provide, &str); 3] = [
     ("QUELEA_TABLES_PATH", environment::tables, "records in pandas and polars"),
     ("QUELEA_JUPYTER_PATH", environment::jupyter, "notebooks in Jupyter"),
-    ("QUELEA_FRAMEWORKS_PATH", environment::frameworks, "Transformers, TRL and Lightning"),
-    ("QUELEA_RAY_PATH", environment::ray, "Ray"),
+    ("QUELEA_FRAMEWORKS_PATH", environment::frameworks, "Transformers and Lightning"),
 ];
 
 /// Tells the tests where packages are; returns what is skipped without those that `provided` does not give.

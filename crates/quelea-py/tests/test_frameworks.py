@@ -1,4 +1,4 @@
-"""Transformers, Accelerate, TRL and Lightning: a few steps of their examples, the parameters of all-reduce, and their own
+"""Transformers and Lightning: a few steps of their examples, the parameters of all-reduce, and their own
 DDP over the backend `quelea`.
 
 They are not in the environment of the other tests: `cargo xtask python` installs them beside it.
@@ -35,11 +35,8 @@ def launched(tmp_path: Path, processes: int, script: Path, *words: str) -> str:
     return said_by(tmp_path, "-m", "quelea.launch", "-n", processes, script, *words)
 
 
-#: How frameworks start two processes themselves.
+#: How Transformers' users start two processes.
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2)
-# Without GPUs it would want mpirun for several processes; the script itself asks for the CPU.
-ACCELERATE = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", 2, "--num_machines", 1)
-ACCELERATE += ("--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", 0)
 
 
 @pytest.fixture
@@ -199,46 +196,10 @@ trainer.train()
 done(trainer.model)
 """
 
-ACCELERATE_DDP = """
-from accelerate import Accelerator
 
-accelerator = Accelerator(cpu=True)
-model = Model()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-loader = torch.utils.data.DataLoader(rows, 2, shuffle=True)
-model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-for batch in loader:
-    accelerator.backward(model(**batch)["loss"])
-    optimizer.step()
-    optimizer.zero_grad()
-losses = accelerator.gather(model(**batch)["loss"].detach()[None])
-assert len(losses) == 2
-done(accelerator.unwrap_model(model))
-"""
-
-TRL_DDP = """
-from datasets import Dataset
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
-from trl import SFTConfig, SFTTrainer
-
-words = Tokenizer(WordLevel({"[PAD]": 0, "[EOS]": 1}, unk_token="[PAD]"))
-tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="[PAD]", eos_token="[EOS]")
-torch.manual_seed(3)
-sizes = {"n_positions": 16, "n_embd": 8, "n_layer": 1, "n_head": 2, "bos_token_id": 1, "eos_token_id": 1}
-model = GPT2LMHeadModel(GPT2Config(vocab_size=32, **sizes))
-data = Dataset.from_list([{"input_ids": [(i + k) % 32 for k in range(12)]} for i in range(32)])
-args = SFTConfig(folder, bf16=False, max_length=16, gradient_checkpointing=False, **same)
-trainer = SFTTrainer(model, args, train_dataset=data, processing_class=tokenizer)
-trainer.train()
-done(trainer.accelerator.unwrap_model(trainer.model))
-"""
 
 FRAMEWORKS = {
     "transformers": (TORCHRUN, TRANSFORMERS_DDP),
-    "accelerate": (ACCELERATE, ACCELERATE_DDP),
-    "trl": (TORCHRUN, TRL_DDP),
 }
 
 

@@ -279,7 +279,7 @@ def test_arrays_of_numpy_do_as_well():
                 own = cx.params[b].copy()
                 assert isinstance(own, numpy.ndarray)
                 for rank, weight in others.items():
-                    cx.params[b][:] += (theirs[rank] - own) * numpy.float32(self.gamma * weight)
+                    cx.params[b][:] += (theirs[rank].values - own) * numpy.float32(self.gamma * weight)
                 self.sent.remove(b)
                 self.pending -= 1
 

@@ -1,7 +1,7 @@
 //! Drives headless Chromium through chromedriver (W3C WebDriver).
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 use serde_json::{Value, json};
 
@@ -14,6 +14,25 @@ pub struct Browser {
     session: String,
 }
 
+/// Starts chromedriver at a port that it chooses and says. Nothing, if it ends before.
+fn start_driver() -> Option<(Child, BufReader<ChildStdout>, String)> {
+    let mut command = Command::new("chromedriver");
+    command.arg("--port=0").stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut driver = command.spawn().expect("chromedriver is here");
+    let mut lines = BufReader::new(driver.stdout.take().expect("piped"));
+    loop {
+        let mut line = String::new();
+        if lines.read_line(&mut line).expect("text") == 0 {
+            let _ = driver.wait();
+            return None;
+        }
+        if let Some((_, port)) = line.split_once("started successfully on port ") {
+            let port = port.trim().trim_end_matches('.').to_string();
+            return Some((driver, lines, port));
+        }
+    }
+}
+
 impl Browser {
     /// Starts one that reaches nothing but this machine; nothing, with a sentence, where it is not
     /// installed.
@@ -24,20 +43,9 @@ impl Browser {
             );
             return None;
         }
-        let mut driver = Command::new("chromedriver")
-            .arg("--port=0")
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("chromedriver is here");
-        let mut lines = BufReader::new(driver.stdout.take().expect("piped"));
-        let port = loop {
-            let mut line = String::new();
-            assert!(lines.read_line(&mut line).expect("text") > 0, "chromedriver has ended");
-            if let Some((_, port)) = line.split_once("started successfully on port ") {
-                break port.trim().trim_end_matches('.').to_string();
-            }
-        };
+        // One of several that start at once may find its port taken, and ends.
+        let started = (0..5).find_map(|_| start_driver());
+        let (driver, mut lines, port) = started.expect("chromedriver ends when it starts");
         std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
         let mut browser =
             Browser { driver, address: format!("127.0.0.1:{port}"), session: String::new() };

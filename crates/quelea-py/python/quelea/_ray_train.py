@@ -50,6 +50,8 @@ class QueleaConfig(BackendConfig):
     def __init__(self, algorithm: Any = None, **options: Any):
         self.options = options if algorithm is None else {"algorithm": algorithm, **options}
         self.secret = os.environ.get("QUELEA_SECRET") or secrets.token_hex(32)
+        #: Ray chooses a backend of torch.distributed where there is none.
+        self.backend = "gloo"
 
     @property
     def backend_cls(self) -> type[Backend]:
