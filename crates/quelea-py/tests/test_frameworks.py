@@ -57,18 +57,6 @@ def test_examples_train_a_few_steps(example, data):
 
 
 @pytest.mark.parametrize("example", ["hf_gpt", "lightning_gpt"])
-def test_their_versions_with_ddp_train_a_few_steps(example, data):
-    words = (EXAMPLES / f"ddp_{example}.py", "--data", data, *FEW_STEPS)
-    if example == "hf_gpt":
-        said = said_by(data, *TORCHRUN, *words)
-    else:
-        said = said_by(data, *words, "--devices", 2)
-    losses = [float(found) for found in re.findall(r"loss ([\d.]+)", said)]
-    assert len(losses) == 2
-    assert all(1.0 < loss < 4.0 for loss in losses)
-
-
-@pytest.mark.parametrize("example", ["hf_gpt", "lightning_gpt"])
 def test_examples_have_under_60_lines(example):
     assert len((EXAMPLES / f"{example}.py").read_text().splitlines()) < 60
 
@@ -156,7 +144,7 @@ def test_the_callback_alone_trains_with_data_that_the_script_divides(tmp_path):
 
 #: What the scripts of frameworks that run unchanged have in common.
 UNCHANGED = """
-import json, sys
+import json, os, sys
 import torch
 import torch.distributed as dist
 
@@ -169,6 +157,9 @@ def done(model):
     if dist.get_rank() == 0:
         print(json.dumps([p.tolist() for p in model.parameters()]))
     dist.destroy_process_group()
+    # Threads of gloo may outlive it, and end the process with an error.
+    sys.stdout.flush()
+    os._exit(0)
 
 class Model(torch.nn.Module):
     def __init__(self):

@@ -15,6 +15,10 @@ pub struct Browser {
 }
 
 /// Starts chromedriver at a port that it chooses and says. Nothing, if it ends before.
+#[allow(
+    clippy::zombie_processes,
+    reason = "a browser ends the one that it gets when it is dropped"
+)]
 fn start_driver() -> Option<(Child, BufReader<ChildStdout>, String)> {
     let mut command = Command::new("chromedriver");
     command.arg("--port=0").stdout(Stdio::piped()).stderr(Stdio::null());
