@@ -26,8 +26,8 @@ pub(crate) fn run_with_all(python: &Path) -> Result<Vec<String>> {
     test(python, &[])
 }
 
-/// What is tested with the oldest PyTorch too: how scripts use the package, and the bits of DDP and of equations.
-const OF_OLDEST: &[&str] = &["tests/test_use.py", "tests/test_equations.py", "tests/test_ddp.py"];
+/// What is tested with the oldest PyTorch too: how scripts use the package, and the bits of equations.
+const OF_OLDEST: &[&str] = &["tests/test_use.py", "tests/test_equations.py"];
 
 /// The tests of what depends on PyTorch's version, in the environment of the oldest. The module is built.
 pub(crate) fn test_with_oldest(python: &Path) -> Result<()> {
