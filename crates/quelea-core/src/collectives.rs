@@ -151,7 +151,7 @@ pub trait AllReduce: Send {
 /// What a message of a collective is to its receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
-    /// It is to come, with so many elements.
+    /// It is to come, with this many elements.
     Length(usize),
     /// Its stage is here: a second copy is ignored.
     Here,

@@ -23,7 +23,7 @@ pub enum AccessError {
         /// The address.
         address: SocketAddr,
     },
-    /// Whoever sees the network between sees the page and its token.
+    /// The page and its token can be read on the network between.
     #[error(
         "{address} can be reached from other machines, and the page is not encrypted: its token could be \
          read on the way. Use an address of loopback and a tunnel (ssh -L 8600:127.0.0.1:8600 HOST), or ask \

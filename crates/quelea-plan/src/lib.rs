@@ -57,7 +57,7 @@ pub struct Prediction {
 }
 
 impl Prediction {
-    /// Seconds of a run of so many steps, those of the transient with them.
+    /// Seconds of a run of this many steps, those of the transient with them.
     pub fn run_seconds(&self, steps: u64) -> f64 {
         (steps as f64 + self.transient) * self.cost.step_seconds
     }

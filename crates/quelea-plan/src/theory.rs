@@ -20,7 +20,7 @@ pub enum MixingFamily {
     Changing,
     /// Pairs, nobody waits.
     Pairs,
-    /// Exact averages once per so many steps.
+    /// Exact averages once per this many steps.
     Periodic,
     /// Servers that fold.
     Folded,

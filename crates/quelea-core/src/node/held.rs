@@ -27,7 +27,7 @@ pub struct RefusedMessage {
 
 impl Node {
     /// From now on, a held message that the algorithm cannot take is [kept](Node::take_refused) with its
-    /// sender's name and does not panic. (Of messages that are not held, whoever hands them over sees that.)
+    /// sender's name and does not panic. (Of messages that are not held, the caller sees that.)
     pub fn contain_held(&mut self) {
         self.held.is_contained = true;
     }
